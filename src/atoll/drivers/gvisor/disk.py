@@ -1,0 +1,118 @@
+"""Watches how much temporary disk each sandbox uses and evicts the one over its limit (SA-409, SA-410).
+
+What a sandbox writes lies in a few files that gVisor holds open and has mostly unlinked, so they are found through the
+descriptors of its process and measured by their allocated blocks. Started by the driver; it decides nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+MIB = 1024 * 1024
+_BLOCK_BYTES = 512
+_PROC = Path("/proc")
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """One sandbox to look at."""
+
+    instance_id: str
+    disk: Path
+    limit_bytes: int
+    processes: Callable[[], Iterable[int]]
+
+
+@dataclass(slots=True)
+class _Backing:
+    """The open files behind one sandbox's writable layers, by device and inode."""
+
+    descriptors: dict[tuple[int, int], Path]
+
+
+class DiskWatcher:
+    """Looks at every sandbox each `seconds`."""
+
+    def __init__(
+        self, sandboxes: Callable[[], list[Watched]], evict: Callable[[str], Awaitable[None]], *, seconds: float
+    ) -> None:
+        self._sandboxes = sandboxes
+        self._evict = evict
+        self._seconds = seconds
+        self._known: dict[str, _Backing] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin looking."""
+        self._task = asyncio.create_task(self._keep_looking())
+
+    async def stop(self) -> None:
+        """Stop looking."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    async def _keep_looking(self) -> None:
+        while True:
+            await asyncio.sleep(self._seconds)
+            try:
+                for instance_id in await asyncio.to_thread(self.over_limit):
+                    _log.info("temporary disk limit exceeded", instance_id=instance_id)
+                    await self._evict(instance_id)
+            except Exception:
+                # One look that failed must not end the watching.
+                _log.exception("looking at temporary disk failed")
+
+    def over_limit(self) -> list[str]:
+        """The sandboxes over their limit now."""
+        watched = self._sandboxes()
+        alive = {sandbox.instance_id for sandbox in watched}
+        for gone in self._known.keys() - alive:
+            del self._known[gone]
+        return [sandbox.instance_id for sandbox in watched if self.usage(sandbox) > sandbox.limit_bytes]
+
+    def usage(self, sandbox: Watched) -> int:
+        """Allocated bytes of its backing files."""
+        known = self._known.get(sandbox.instance_id)
+        if known is not None and (total := _measure(known)) is not None:
+            return total
+        found = _find(sandbox)
+        if not found.descriptors:
+            return 0
+        self._known[sandbox.instance_id] = found
+        return _measure(found) or 0
+
+
+def _measure(backing: _Backing) -> int | None:
+    """None when a descriptor is another file by now, so that the caller looks again."""
+    total = 0
+    for identity, path in backing.descriptors.items():
+        try:
+            seen = path.stat()
+        except OSError:
+            return None
+        if (seen.st_dev, seen.st_ino) != identity:
+            return None
+        total += seen.st_blocks * _BLOCK_BYTES
+    return total
+
+
+def _find(sandbox: Watched) -> _Backing:
+    prefix = f"{sandbox.disk}/"
+    found: dict[tuple[int, int], Path] = {}
+    for pid in sandbox.processes():
+        with contextlib.suppress(OSError):
+            for descriptor in (_PROC / str(pid) / "fd").iterdir():
+                with contextlib.suppress(OSError):
+                    if str(descriptor.readlink()).startswith(prefix):
+                        seen = descriptor.stat()
+                        found.setdefault((seen.st_dev, seen.st_ino), descriptor)
+    return _Backing(found)
