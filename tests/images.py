@@ -1,7 +1,7 @@
 """The built default image for every suite that needs one, and the fixture that has it.
 
-It is built once into a cache directory (`ATOLL_TEST_CACHE`, by default `.cache/` of the project) and shared by later runs
-and by processes at the same time; the store's own locks see to that. Nothing here is ever collected by a test.
+It is built once into a cache directory (`ATOLL_TEST_CACHE`, by default `.cache/` of the project) and shared by later
+runs and by processes at the same time; the store's own locks see to that. Nothing here is ever collected by a test.
 """
 
 from __future__ import annotations
