@@ -1,0 +1,38 @@
+"""`atoll doctor`: what the machine needs, and the command that mends each thing it finds missing."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from atoll.cli.options import AsJson
+from atoll.cli.output import emit
+from atoll.drivers.gvisor.doctor import Finding, examine
+
+_MARKS = {"ok": "ok     ", "warning": "warning", "missing": "MISSING"}
+
+
+def doctor(
+    data_dir: Annotated[
+        Path, typer.Option("--data-dir", help="The data directory to look at.", envvar="ATOLL_DATA_DIR")
+    ] = Path(".atoll"),
+    as_json: AsJson = False,
+) -> None:
+    """Check the machine. Exit status 1 while something is missing."""
+    findings = asyncio.run(examine(data_dir))
+    healthy = all(finding.status != "missing" for finding in findings)
+    emit(
+        {"healthy": healthy, "findings": [asdict(finding) for finding in findings]},
+        as_json=as_json,
+        text=lambda: "\n".join(_line(finding) for finding in findings),
+    )
+    raise typer.Exit(0 if healthy else 1)
+
+
+def _line(finding: Finding) -> str:
+    line = f"{_MARKS[finding.status]}  {finding.name}: {finding.detail}"
+    return f"{line}\n         mend it with: {finding.remedy}" if finding.remedy else line

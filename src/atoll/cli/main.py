@@ -1,0 +1,31 @@
+"""The entry point: gathers the commands."""
+
+from __future__ import annotations
+
+import typer
+
+from atoll import __version__
+from atoll.cli import bootstrap, doctor, serve, token
+
+app = typer.Typer(
+    name="atoll",
+    help="A self-hosted cloud for AI agents: isolated sandboxes and durable sessions.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command("serve")(serve.serve)
+app.command("bootstrap")(bootstrap.bootstrap)
+app.command("doctor")(doctor.doctor)
+app.add_typer(token.app, name="token")
+app.add_typer(bootstrap.apps, name="app")
+
+
+@app.command("version")
+def version() -> None:
+    """Print the version."""
+    typer.echo(__version__)
+
+
+if __name__ == "__main__":
+    app()

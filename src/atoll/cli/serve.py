@@ -1,0 +1,76 @@
+"""`atoll serve`: the only command that may wire a control plane (`atoll.compose`)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+import typer
+import uvicorn
+import uvloop
+
+from atoll import compose
+from atoll.api.app import create_app
+from atoll.cli.options import AsJson, DatabaseUrl, DataDir
+from atoll.cli.output import emit, progress, reported_errors
+from atoll.domain.errors import Invalid
+from atoll.logs import configure_logs
+from atoll.settings import Settings, load_settings
+
+_DRAIN_SECONDS = 5
+
+
+def serve(
+    data_dir: DataDir,
+    listen: Annotated[str, typer.Option(help="HOST:PORT; port 0 takes a free one.")] = "127.0.0.1:8080",
+    database_url: DatabaseUrl = None,
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+    as_json: AsJson = False,
+) -> None:
+    """Serve the API.
+
+    Stops on SIGTERM and SIGINT; sandboxes and their commands go on and are found at the next start.
+    """
+    configure_logs(log_level)
+    with reported_errors(as_json=as_json):
+        host, port = _address(listen)
+        settings = load_settings(data_dir, database_url=database_url)
+        uvloop.run(_serve(settings, host, port, as_json=as_json))
+
+
+def _address(listen: str) -> tuple[str, int]:
+    host, separator, port = listen.rpartition(":")
+    if not separator or not port.isdigit() or int(port) > 65_535:
+        raise Invalid(f"--listen takes HOST:PORT, not {listen!r}.", field="listen")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+async def _until_started(server: uvicorn.Server, serving: asyncio.Task[None]) -> None:
+    """Wait until the server listens or has given up; uvicorn offers a flag and no event."""
+    while not server.started and not serving.done():  # noqa: ASYNC110 - see above
+        await asyncio.sleep(0.01)
+
+
+async def _serve(settings: Settings, host: str, port: int, *, as_json: bool) -> None:
+    async with await compose.ControlPlane.open(settings) as plane:
+        config = uvicorn.Config(
+            create_app(plane.services, readiness=plane.readiness),
+            host=host,
+            port=port,
+            access_log=False,
+            log_config=None,
+            lifespan="off",
+            timeout_graceful_shutdown=_DRAIN_SECONDS,
+            timeout_keep_alive=75,
+        )
+        server = uvicorn.Server(config)
+        serving = asyncio.create_task(server.serve())
+        await _until_started(server, serving)
+        if server.started:
+            bound = server.servers[0].sockets[0].getsockname()
+            url = f"http://{host if ':' not in host else f'[{host}]'}:{bound[1]}"
+            if as_json:
+                emit({"url": url, "dataDir": str(settings.data_dir)}, as_json=True, text=str)
+            else:
+                progress(f"Atoll serves on {url} (data in {settings.data_dir}); stop it with Ctrl-C.")
+        await serving

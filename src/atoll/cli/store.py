@@ -1,0 +1,23 @@
+"""The database, for commands that an operator runs beside or without the server."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from atoll.settings import Settings
+from atoll.store.database import Database
+from atoll.store.opening import open_database
+from atoll.store.wakes import Wakes
+from atoll.system import random_id, utc_now
+
+
+@asynccontextmanager
+async def operator_database(settings: Settings) -> AsyncIterator[tuple[Database, Callable[[], str]]]:
+    """Open the database at the present schema, and close it."""
+    settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    database = open_database(settings.store_url, clock=utc_now, wakes=Wakes())
+    try:
+        yield database, random_id
+    finally:
+        await database.close()

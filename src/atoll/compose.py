@@ -1,0 +1,162 @@
+"""The only place where objects are wired: settings in, a running control plane out."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import secrets
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+
+from sqlalchemy import text
+
+from atoll.domain.errors import Conflict, Invalid
+from atoll.drivers.base import Driver
+from atoll.drivers.connections import AgentConnections
+from atoll.ops.services import Services
+from atoll.secret_key import derive_key, load_secret
+from atoll.settings import Settings
+from atoll.store import sandboxes
+from atoll.store.listener import relay_notifications
+from atoll.store.opening import open_database
+from atoll.store.wakes import Wakes
+from atoll.system import random_id, utc_now
+from atoll.workers.base import Worker, run_forever
+from atoll.workers.expiry import ExpiryWorker
+from atoll.workers.images import ImageWorker
+from atoll.workers.orphans import OrphanWorker
+from atoll.workers.pools import PoolWorker
+from atoll.workers.sandboxes import SandboxWorker
+from atoll.workers.watch import WatchWorker
+
+Clock = Callable[[], datetime]
+
+
+def make_driver(settings: Settings) -> Driver:
+    """The driver that the settings name."""
+    if settings.driver == "gvisor":
+        from atoll.drivers.gvisor.driver import GvisorDriver
+
+        return GvisorDriver.from_settings(settings)
+    raise Invalid(f"There is no driver {settings.driver!r}; use gvisor.", field="driver")
+
+
+class ControlPlane:
+    """One running control plane: its services and its workers."""
+
+    def __init__(self, services: Services, workers: list[Worker], lock: int) -> None:
+        self.services = services
+        self._workers = workers
+        self._lock = lock
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @classmethod
+    async def open(
+        cls,
+        settings: Settings,
+        *,
+        driver: Driver | None = None,
+        clock: Clock = utc_now,
+        new_id: Callable[[], str] = random_id,
+    ) -> ControlPlane:
+        """Take the data directory, bring the database up to date, start the driver and the workers."""
+        settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = _lock_data_dir(settings.data_dir)
+        secret = load_secret(settings.secret_key_file or settings.data_dir / "secret.key")
+        wakes = Wakes()
+        database = await asyncio.to_thread(open_database, settings.store_url, clock=clock, wakes=wakes)
+        driver = driver or make_driver(settings)
+        services = Services(
+            settings=settings,
+            database=database,
+            driver=driver,
+            agents=AgentConnections(driver),
+            wakes=wakes,
+            clock=clock,
+            new_id=new_id,
+            fingerprint_key=derive_key(secret, "command fingerprints"),
+        )
+        runner_id = _runner_id(settings.data_dir, new_id)
+        await database.write(lambda tx: sandboxes.drop_leases(tx, runner_id))
+        await driver.start()
+        workers: list[Worker] = [
+            SandboxWorker(services, f"{runner_id}.{secrets.token_hex(8)}"),
+            WatchWorker(services),
+            ExpiryWorker(services),
+            OrphanWorker(services),
+            PoolWorker(services),
+            ImageWorker(services),
+        ]
+        plane = cls(services, workers, lock)
+        plane._start()
+        return plane
+
+    def _start(self) -> None:
+        for worker in self._workers:
+            self._tasks.append(asyncio.create_task(run_forever(worker, self.services.wakes), name=worker.name))
+        if self.services.database.dialect == "postgresql":
+            self._tasks.append(asyncio.create_task(relay_notifications(self.services.database), name="listener"))
+
+    async def readiness(self) -> dict[str, str | None]:
+        """What each dependency lacks; None where it lacks nothing."""
+        return {"database": await self._database_trouble(), "workers": self._worker_trouble()}
+
+    async def _database_trouble(self) -> str | None:
+        try:
+            async with asyncio.timeout(2):
+                await self.services.database.read(lambda tx: tx.connection.execute(text("SELECT 1")).scalar())
+        except Exception as error:
+            return f"the database does not answer ({type(error).__name__})"
+        return None
+
+    def _worker_trouble(self) -> str | None:
+        ended = [task.get_name() for task in self._tasks if task.done()]
+        return f"workers have ended: {', '.join(ended)}" if ended else None
+
+    async def close(self) -> None:
+        """Stop the workers, let go of agents and driver; sandboxes and their commands go on."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for worker in self._workers:
+            await worker.close()
+        await self.services.agents.close()
+        await self.services.driver.stop()
+        await self.services.database.close()
+        os.close(self._lock)
+
+    async def __aenter__(self) -> ControlPlane:
+        """Enter a block that closes the control plane at its end."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close."""
+        await self.close()
+
+
+def _lock_data_dir(data_dir: Path) -> int:
+    """Hold the directory alone: a second control plane on it would take the first one's sandboxes for orphans."""
+    descriptor = os.open(data_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise Conflict(
+            f"Another atoll serve uses the data directory {data_dir}; stop it, or choose another --data-dir."
+        ) from None
+    return descriptor
+
+
+def _runner_id(data_dir: Path, new_id: Callable[[], str]) -> str:
+    """The name of this machine's control plane, the same at every start."""
+    file = data_dir / "runner-id"
+    if not file.exists():
+        temporary = file.with_suffix(".new")
+        temporary.write_text(new_id())
+        temporary.replace(file)
+    return file.read_text().strip()

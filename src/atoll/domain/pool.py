@@ -1,0 +1,36 @@
+"""The warm pool: how many booted sandboxes wait, and what becomes of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+
+class WarmState(StrEnum):
+    """The life of one waiting instance. A claim is final: none is ever claimed twice or goes back."""
+
+    BOOTING = "BOOTING"
+    """Being made."""
+    WAITING = "WAITING"
+    """Booted and free."""
+    DISCARDED = "DISCARDED"
+    """Superseded, surplus or broken; to be destroyed. A claimed one has no row: it is the sandbox's."""
+
+
+@dataclass(frozen=True, slots=True)
+class WarmInstance:
+    """One instance of a pool."""
+
+    id: str
+    pool_key: str
+    """Names what is booted (`pool_key`); every revision that boots the same shares the pool."""
+    state: WarmState
+    allocation_pending: bool
+    created_at: datetime
+    ready_at: datetime | None
+
+
+def shortfall(desired: int, booting: int, waiting: int) -> int:
+    """Instances to boot now; negative for those to discard."""
+    return desired - booting - waiting

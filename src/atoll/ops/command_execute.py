@@ -1,0 +1,140 @@
+"""Execute a command: run it to its end within one request and return what it said.
+
+Nothing of that is stored (SA-216).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from atoll.domain.command import CommandResult, CommandState, EndReason
+from atoll.domain.errors import AtollError, ErrorCode, NotFound, RuntimeFailure
+from atoll.domain.execution import ExecutionKind
+from atoll.domain.identity import Principal, Scope
+from atoll.domain.sandbox import RUNNING, Sandbox, SandboxStatus, check_accepts_commands
+from atoll.ops import command_record
+from atoll.ops.access import authorize_manage, load_sandbox
+from atoll.ops.command_admission import admit_or_resume
+from atoll.ops.services import Services
+from atoll.ops.waiting import wait_while
+from atoll.store import sandboxes
+from atoll.store.database import Transaction
+
+CAPTURE_BYTES = 4 * 1024 * 1024
+"""Output kept of each stream; the rest is cut (SA-231)."""
+_SETTLE_SECONDS = 3.0
+"""How long a lost connection may take to show as a sandbox that ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommandRequest:
+    """What to run. Never stored, never logged."""
+
+    argv: Sequence[str]
+    cwd: str | None
+    env: Mapping[str, str]
+    timeout_seconds: float | None
+
+
+async def execute_command(
+    services: Services, principal: Principal, account_id: str, sandbox_id: str, request: CommandRequest
+) -> CommandResult:
+    """Run a command to its end (SA-212 … SA-236).
+
+    Raises `Conflict` with a retry delay while the sandbox is not ready, and `RuntimeFailure` when its agent cannot be
+    reached.
+    """
+    if request.timeout_seconds is None:
+        raise AssertionError("execute always has a deadline")
+    execution_id = services.new_id()
+
+    def admit(tx: Transaction) -> Sandbox:
+        authorize_manage(tx, principal, account_id, Scope.DANGEROUS)
+        sandbox = load_sandbox(tx, account_id, sandbox_id, lock=True)
+        check_accepts_commands(sandbox)
+        command_record.begin(
+            tx,
+            sandbox,
+            execution_id=execution_id,
+            kind=ExecutionKind.EXECUTE,
+            caller_key=principal.caller_key,
+        )
+        return sandbox
+
+    sandbox = await admit_or_resume(services, account_id, sandbox_id, admit)
+    # Shielded: a client that goes away must not leave a command without the record of its end.
+    return await asyncio.shield(
+        asyncio.create_task(_run(services, sandbox, execution_id, request, request.timeout_seconds))
+    )
+
+
+async def _run(
+    services: Services, sandbox: Sandbox, execution_id: str, request: CommandRequest, timeout_seconds: float
+) -> CommandResult:
+    instance_id = str(sandbox.instance_id)
+    execution = UUID(execution_id)
+    try:
+        agent = await services.agents.get(instance_id)
+        result = await agent.run(
+            execution,
+            request.argv,
+            cwd=request.cwd,
+            env=request.env,
+            timeout_seconds=timeout_seconds,
+            capture_bytes=CAPTURE_BYTES,
+        )
+    except RuntimeFailure as failure:
+        return await _after_failure(services, sandbox, execution_id, failure)
+    await services.database.write(lambda tx: command_record.finish(tx, sandbox.id, execution_id, result.state))
+    await _forget(services, instance_id, execution)
+    return result
+
+
+async def _after_failure(
+    services: Services, sandbox: Sandbox, execution_id: str, failure: RuntimeFailure
+) -> CommandResult:
+    """Tell a command that the agent refused, or that ended with its sandbox, from one whose agent cannot be reached."""
+    if failure.code not in {ErrorCode.AGENT_UNREACHABLE, ErrorCode.SANDBOX_NOT_FOUND}:
+        await services.database.write(lambda tx: command_record.withdraw(tx, sandbox.id, execution_id))
+        raise failure
+    if await _has_ended(services, sandbox.id):
+        now = services.clock()
+        state = CommandState(
+            execution_id=UUID(execution_id),
+            running=False,
+            exit_code=137,
+            reason=EndReason.AGENT_SHUTDOWN,
+            started_at=now,
+            exited_at=now,
+            stdout_bytes=0,
+            stderr_bytes=0,
+            output_truncated=False,
+        )
+        await services.database.write(lambda tx: command_record.finish(tx, sandbox.id, execution_id, state))
+        return CommandResult(state, b"", b"", stdout_truncated=False, stderr_truncated=False)
+    raise failure
+
+
+async def _has_ended(services: Services, sandbox_id: str) -> bool:
+    """Whether the sandbox was paused or terminated, giving the record of a sudden end a moment to arrive."""
+
+    async def look() -> Sandbox:
+        sandbox = await services.database.read(lambda tx: sandboxes.get(tx, sandbox_id))
+        if sandbox is None:
+            raise NotFound("The sandbox is gone.")
+        return sandbox
+
+    sandbox = await wait_while(services, sandbox_id, look, lambda seen: seen.status in RUNNING, _SETTLE_SECONDS)
+    return sandbox.status not in RUNNING and sandbox.status is not SandboxStatus.FAILED
+
+
+async def _forget(services: Services, instance_id: str, execution: UUID) -> None:
+    """Free the agent's memory of a recorded command; one that stays costs little and is dropped with age."""
+    try:
+        agent = await services.agents.get(instance_id)
+        await agent.forget(execution)
+    except AtollError:
+        return

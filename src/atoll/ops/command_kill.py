@@ -1,0 +1,43 @@
+"""Kill a command: send a signal to its whole process tree."""
+
+from __future__ import annotations
+
+import signal
+from uuid import UUID
+
+from atoll.domain.errors import Conflict, ErrorCode
+from atoll.domain.execution import Execution, ExecutionKind, ExecutionState
+from atoll.domain.identity import Principal, Scope
+from atoll.domain.sandbox import Sandbox, check_accepts_commands
+from atoll.ops.access import authorize_manage, load_sandbox
+from atoll.ops.command_read import unknown_execution
+from atoll.ops.services import Services
+from atoll.store import commands, sandboxes
+from atoll.store.database import Transaction
+
+SIGNALS = {"SIGTERM": signal.SIGTERM, "SIGINT": signal.SIGINT, "SIGKILL": signal.SIGKILL}
+"""What may be sent (SA-281)."""
+
+
+async def kill_command(
+    services: Services, principal: Principal, account_id: str, sandbox_id: str, execution_id: str, signal_name: str
+) -> None:
+    """Signal a command and its children (SA-279 … SA-284).
+
+    Raises `NotFound` EXECUTION_NOT_FOUND, or `Conflict` EXECUTION_EXITED once it has ended.
+    """
+
+    def look(tx: Transaction) -> tuple[Sandbox, Execution | None]:
+        authorize_manage(tx, principal, account_id, Scope.DANGEROUS)
+        sandbox = load_sandbox(tx, account_id, sandbox_id)
+        sandboxes.touch(tx, sandbox_id)
+        return sandbox, commands.get(tx, sandbox_id, execution_id)
+
+    sandbox, execution = await services.database.write(look)
+    if execution is None or execution.kind is not ExecutionKind.START:
+        raise unknown_execution()
+    if execution.state is ExecutionState.EXITED:
+        raise Conflict("The command has already exited.", code=ErrorCode.EXECUTION_EXITED)
+    check_accepts_commands(sandbox)
+    agent = await services.agents.get(execution.instance_id)
+    await agent.signal(UUID(execution.id), SIGNALS[signal_name])

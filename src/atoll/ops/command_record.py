@@ -1,0 +1,81 @@
+"""Record that commands begin and end, and with them whether their sandbox is BUSY or READY (SA-363)."""
+
+from __future__ import annotations
+
+from atoll.domain.command import CommandState
+from atoll.domain.execution import Execution, ExecutionKind, ExecutionState
+from atoll.domain.sandbox import Action, Sandbox, SandboxStatus
+from atoll.ops.services import Services
+from atoll.store import commands, sandboxes
+from atoll.store.database import Transaction
+from atoll.store.transitions import transition
+
+
+def begin(
+    tx: Transaction,
+    sandbox: Sandbox,
+    *,
+    execution_id: str,
+    kind: ExecutionKind,
+    caller_key: str,
+    idempotency_key: str | None = None,
+    fingerprint: str | None = None,
+) -> Execution:
+    """Record a command before the agent hears of it. The caller holds the sandbox's row and has checked its status."""
+    if sandbox.instance_id is None:
+        raise AssertionError("a sandbox that accepts commands has an instance")
+    execution = Execution(
+        id=execution_id,
+        sandbox_id=sandbox.id,
+        instance_id=sandbox.instance_id,
+        kind=kind,
+        state=ExecutionState.REQUESTED,
+        idempotency_key=idempotency_key,
+        fingerprint=fingerprint,
+        caller_key=caller_key,
+        process_id=None,
+        exit_code=None,
+        reason=None,
+        stdout_bytes=0,
+        stderr_bytes=0,
+        output_truncated=False,
+        requested_at=tx.now,
+        started_at=None,
+        exited_at=None,
+    )
+    commands.add(tx, execution)
+    if sandbox.status is SandboxStatus.READY:
+        transition(tx, sandbox, Action.BEGIN_WORK, last_active_at=tx.now)
+    else:
+        sandboxes.touch(tx, sandbox.id)
+    return execution
+
+
+def finish(tx: Transaction, sandbox_id: str, execution_id: str, state: CommandState) -> None:
+    """Record how a command ended; the first record wins."""
+    if commands.mark_exited(tx, execution_id, state):
+        settle(tx, sandbox_id)
+
+
+def withdraw(tx: Transaction, sandbox_id: str, execution_id: str) -> None:
+    """Forget a command that the agent refused to start, so that nothing remembers what never ran."""
+    commands.remove(tx, execution_id)
+    settle(tx, sandbox_id)
+
+
+def settle(tx: Transaction, sandbox_id: str) -> None:
+    """Return a BUSY sandbox in which nothing runs any more to READY; idleness counts from now."""
+    sandbox = sandboxes.get(tx, sandbox_id, lock=True)
+    if sandbox is not None and sandbox.status is SandboxStatus.BUSY and commands.count_active(tx, sandbox_id) == 0:
+        transition(tx, sandbox, Action.END_WORK, last_active_at=tx.now)
+
+
+async def finish_by_instance(services: Services, instance_id: str, state: CommandState) -> None:
+    """Record the end that an agent told of. Commands that nobody recorded are the agent's own affair."""
+
+    def record(tx: Transaction) -> None:
+        execution = commands.find(tx, str(state.execution_id))
+        if execution is not None and execution.instance_id == instance_id:
+            finish(tx, execution.sandbox_id, execution.id, state)
+
+    await services.database.write(record)

@@ -1,0 +1,100 @@
+"""Start a command that goes on after the answer; the same idempotency key starts it once."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from atoll.domain.errors import Conflict, ErrorCode, RuntimeFailure
+from atoll.domain.execution import Execution, ExecutionKind, ExecutionState, fingerprint
+from atoll.domain.identity import Principal, Scope
+from atoll.domain.sandbox import RUNNING, Sandbox, check_accepts_commands
+from atoll.ops import command_record
+from atoll.ops.access import authorize_manage, load_sandbox
+from atoll.ops.command_admission import admit_or_resume
+from atoll.ops.command_execute import CommandRequest
+from atoll.ops.services import Services
+from atoll.store import commands
+from atoll.store.database import Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class StartedCommand:
+    """A command that runs."""
+
+    execution_id: str
+    process_id: int
+    started_at: datetime
+
+
+async def start_command(
+    services: Services,
+    principal: Principal,
+    account_id: str,
+    sandbox_id: str,
+    request: CommandRequest,
+    idempotency_key: str | None,
+) -> StartedCommand:
+    """Start a command and answer once it runs (SA-239 … SA-252).
+
+    Raises `Conflict` IDEMPOTENCY_CONFLICT when the key belongs to a different command.
+    """
+    mark = fingerprint(services.fingerprint_key, request.argv, request.cwd, request.env, request.timeout_seconds)
+    new_id = services.new_id()
+
+    def admit(tx: Transaction) -> tuple[Sandbox, Execution]:
+        authorize_manage(tx, principal, account_id, Scope.DANGEROUS)
+        sandbox = load_sandbox(tx, account_id, sandbox_id, lock=True)
+        if idempotency_key is not None:
+            existing = commands.find_by_key(tx, sandbox_id, idempotency_key)
+            if existing is not None:
+                if existing.fingerprint != mark:
+                    raise Conflict(
+                        "The idempotencyKey was already used with a different command; use a new key.",
+                        code=ErrorCode.IDEMPOTENCY_CONFLICT,
+                    )
+                return sandbox, existing
+        check_accepts_commands(sandbox)
+        return sandbox, command_record.begin(
+            tx,
+            sandbox,
+            execution_id=new_id,
+            kind=ExecutionKind.START,
+            caller_key=principal.caller_key,
+            idempotency_key=idempotency_key,
+            fingerprint=mark,
+        )
+
+    sandbox, execution = await admit_or_resume(services, account_id, sandbox_id, admit)
+    if execution.state is not ExecutionState.REQUESTED:
+        return _replay(execution)
+    if sandbox.status not in RUNNING:
+        check_accepts_commands(sandbox)
+    return await asyncio.shield(asyncio.create_task(_start(services, sandbox, execution, request)))
+
+
+async def _start(services: Services, sandbox: Sandbox, execution: Execution, request: CommandRequest) -> StartedCommand:
+    """Tell the agent. It starts an id once, so a repeated call after a crash or a lost answer is safe."""
+    try:
+        agent = await services.agents.get(execution.instance_id)
+        started = await agent.start(
+            UUID(execution.id),
+            request.argv,
+            cwd=request.cwd,
+            env=request.env,
+            timeout_seconds=request.timeout_seconds,
+        )
+    except RuntimeFailure as failure:
+        if failure.code is not ErrorCode.AGENT_UNREACHABLE:
+            await services.database.write(lambda tx: command_record.withdraw(tx, sandbox.id, execution.id))
+        raise
+    await services.database.write(
+        lambda tx: commands.mark_running(tx, execution.id, process_id=started.process_id, started_at=started.started_at)
+    )
+    return StartedCommand(execution.id, started.process_id, started.started_at)
+
+
+def _replay(execution: Execution) -> StartedCommand:
+    return StartedCommand(execution.id, execution.process_id or 0, execution.started_at or execution.requested_at)

@@ -1,0 +1,201 @@
+"""What an operator sets up by the command line: accounts, users, apps and tokens."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from atoll.domain.errors import Invalid, NotFound
+from atoll.domain.identity import Account, Role, Scope, TokenKind
+from atoll.domain.template import (
+    DEFAULT_HARD_LIFETIME_SECONDS,
+    DEFAULT_IDLE_TIMEOUT_SECONDS,
+    DEFAULT_SUSPENDED_RETENTION_SECONDS,
+    DEFAULT_ZCLOUDS,
+    IsolationProfile,
+    PersistenceMode,
+    Revision,
+    Template,
+    slug_of,
+)
+from atoll.ops.access import hash_token
+from atoll.store import identity, templates
+from atoll.store.database import Transaction
+
+DEFAULT_ACCOUNT = "default"
+DEFAULT_USER = "admin"
+DEFAULT_APP = "default"
+DEFAULT_TEMPLATE = "default"
+TOKEN_PREFIX = "atoll_"  # noqa: S105 - the start of every token, for secret scanners to find leaked ones by
+
+
+@dataclass(frozen=True, slots=True)
+class Bootstrapped:
+    """The ids of an account that can be worked with, and a fresh token for it."""
+
+    token: str
+    account_id: str
+    user_id: str
+    app_id: str
+    template_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class IssuedToken:
+    """A new token; its text is shown this once."""
+
+    token: str
+    principal_id: str
+
+
+def bootstrap(
+    tx: Transaction, new_id: Callable[[], str], *, account_name: str, image_digest: str | None, image_ref: str | None
+) -> Bootstrapped:
+    """Make or find an account with an admin, an app and the default template; issue a token with every scope.
+
+    Idempotent but for the token. The template gets a new revision when the default image has changed.
+    """
+    account = _find_or_add_account(tx, new_id, account_name)
+    user = identity.find_user(tx, account.id, DEFAULT_USER)
+    if user is None:
+        user = identity.User(new_id(), account.id, DEFAULT_USER)
+        identity.add_user(tx, user)
+    app = find_or_add_app(tx, new_id, account.id, DEFAULT_APP)
+    template = _find_or_add_template(tx, new_id, account.id)
+    if image_digest is not None:
+        _pin_image(tx, new_id, template, image_digest, image_ref)
+    token = _issue(
+        tx, new_id, TokenKind.USER, user.id, account.id, Role.ADMIN, frozenset(str(scope) for scope in Scope)
+    )
+    return Bootstrapped(token, account.id, user.id, app.id, template.id)
+
+
+def issue_token(
+    tx: Transaction,
+    new_id: Callable[[], str],
+    *,
+    account_name: str,
+    user_name: str | None,
+    kind: TokenKind,
+    role: Role,
+    scopes: frozenset[str],
+) -> IssuedToken:
+    """Issue a token of an existing account; `user_name` makes or finds another user of it."""
+    unknown = scopes - {str(scope) for scope in Scope}
+    if unknown:
+        raise Invalid(f"Unknown scopes: {', '.join(sorted(unknown))}.", field="scopes")
+    account = _existing_account(tx, account_name)
+    name = user_name or DEFAULT_USER
+    user = identity.find_user(tx, account.id, name)
+    if user is None:
+        user = identity.User(new_id(), account.id, name)
+        identity.add_user(tx, user)
+    token = _issue(tx, new_id, kind, user.id, account.id, role, scopes)
+    return IssuedToken(token, user.id)
+
+
+def create_app(tx: Transaction, new_id: Callable[[], str], account_name: str, name: str) -> identity.App:
+    """Make or find an app of an existing account."""
+    return find_or_add_app(tx, new_id, _existing_account(tx, account_name).id, name)
+
+
+def _existing_account(tx: Transaction, name: str) -> Account:
+    account = identity.find_account(tx, name)
+    if account is None:
+        raise NotFound(f"There is no account {name!r}; run atoll bootstrap first.")
+    return account
+
+
+def find_or_add_app(tx: Transaction, new_id: Callable[[], str], account_id: str, name: str) -> identity.App:
+    """Make or find an app of an account."""
+    app = identity.find_app(tx, account_id, name)
+    if app is None:
+        app = identity.App(new_id(), account_id, name)
+        identity.add_app(tx, app)
+    return app
+
+
+def _find_or_add_account(tx: Transaction, new_id: Callable[[], str], name: str) -> Account:
+    account = identity.find_account(tx, name)
+    if account is None:
+        account = Account(new_id(), name, entitled=True, active_sandbox_limit=None)
+        identity.add_account(tx, account)
+    return account
+
+
+def _find_or_add_template(tx: Transaction, new_id: Callable[[], str], account_id: str) -> Template:
+    template = templates.find(tx, account_id, DEFAULT_TEMPLATE)
+    if template is None:
+        template = Template(
+            id=new_id(),
+            account_id=account_id,
+            app_id=None,
+            name=DEFAULT_TEMPLATE,
+            slug=slug_of(DEFAULT_TEMPLATE),
+            description="Debian 12 with Python 3, Node.js 22, git and build tools.",
+            enabled=True,
+            deprecated_at=None,
+            current_revision_number=0,
+            created_at=tx.now,
+            updated_at=tx.now,
+        )
+        templates.add(tx, template)
+    return template
+
+
+def _pin_image(
+    tx: Transaction, new_id: Callable[[], str], template: Template, image_digest: str, image_ref: str | None
+) -> None:
+    current = templates.current_revision(tx, template)
+    if current is not None and current.image_digest == image_digest:
+        return
+    revision = Revision(
+        id=new_id(),
+        template_id=template.id,
+        revision=template.current_revision_number + 1,
+        image_digest=image_digest,
+        image_ref=image_ref,
+        command=None,
+        working_dir=None,
+        ports=None,
+        zclouds=DEFAULT_ZCLOUDS,
+        ephemeral_disk_mb=None,
+        pid_limit=None,
+        persistence_mode=PersistenceMode.EPHEMERAL,
+        volume_size_mb=None,
+        mount_path=None,
+        snapshot_exclude=None,
+        snapshot_max_mb=None,
+        isolation_profile=IsolationProfile.GVISOR,
+        idle_timeout_seconds=DEFAULT_IDLE_TIMEOUT_SECONDS,
+        hard_lifetime_seconds=DEFAULT_HARD_LIFETIME_SECONDS,
+        suspended_retention_seconds=DEFAULT_SUSPENDED_RETENTION_SECONDS,
+        warm_pool=None,
+        network_control=None,
+        created_at=tx.now,
+    )
+    templates.append_revision(tx, revision)
+
+
+def _issue(
+    tx: Transaction,
+    new_id: Callable[[], str],
+    kind: TokenKind,
+    user_id: str,
+    account_id: str,
+    role: Role,
+    scopes: frozenset[str],
+) -> str:
+    token = TOKEN_PREFIX + secrets.token_urlsafe(32)
+    identity.add_token(
+        tx,
+        token_id=new_id(),
+        token_hash=hash_token(token),
+        kind=kind,
+        user_id=user_id,
+        account_id=account_id,
+        role=role,
+        scopes=scopes,
+    )
+    return token

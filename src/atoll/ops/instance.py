@@ -1,0 +1,29 @@
+"""What a sandbox's compute is made from: the driver's spec of a revision, and the pool that has it booted."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict
+
+from atoll.domain.template import Revision
+from atoll.drivers.base import InstanceSpec
+
+
+def instance_spec(instance_id: str, revision: Revision) -> InstanceSpec:
+    """The spec of one instance of a revision."""
+    return InstanceSpec(
+        instance_id=instance_id,
+        image_digest=revision.image_digest,
+        command=revision.command,
+        working_dir=revision.working_dir,
+        zclouds=revision.zclouds,
+        pid_limit=revision.pid_limit,
+        ephemeral_disk_mb=revision.ephemeral_disk_mb,
+    )
+
+
+def pool_key(revision: Revision) -> str:
+    """Name everything that is booted alike: instances of one key are interchangeable."""
+    spec = asdict(instance_spec("", revision))
+    return hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,56 @@
+"""Terminate a sandbox, by request or by time."""
+
+from __future__ import annotations
+
+from atoll.domain.errors import Conflict, ErrorCode, StaleGeneration
+from atoll.domain.identity import Principal, Scope
+from atoll.domain.sandbox import PROVISIONING, Action, Sandbox, SandboxStatus, TerminationReason
+from atoll.ops.access import authorize_manage, load_sandbox
+from atoll.ops.services import Services
+from atoll.ops.waiting import wait_while
+from atoll.store.database import Transaction
+from atoll.store.transitions import transition
+
+_WAIT_SECONDS = 30.0
+
+
+async def terminate_sandbox(services: Services, principal: Principal, account_id: str, sandbox_id: str) -> Sandbox:
+    """End a sandbox and answer once nothing of it runs (SA-142 … SA-146).
+
+    Raises `Conflict` when its status changed between the look and the step; the call is safe to repeat.
+    """
+
+    def look(tx: Transaction) -> Sandbox:
+        authorize_manage(tx, principal, account_id, Scope.DEPLOY)
+        return load_sandbox(tx, account_id, sandbox_id)
+
+    async def begin() -> Sandbox:
+        sandbox = await services.database.read(look)
+        if sandbox.status in {SandboxStatus.TERMINATING, SandboxStatus.TERMINATED}:
+            return sandbox
+        return await _begin(services, sandbox)
+
+    return await wait_while(
+        services, sandbox_id, begin, lambda sandbox: sandbox.status is not SandboxStatus.TERMINATED, _WAIT_SECONDS
+    )
+
+
+async def _begin(services: Services, sandbox: Sandbox) -> Sandbox:
+    seen = sandbox
+    try:
+        return await services.database.write(lambda tx: begin_termination(tx, seen, TerminationReason.USER_REQUESTED))
+    except StaleGeneration:
+        raise Conflict("Sandbox is changing state") from None
+
+
+def begin_termination(tx: Transaction, sandbox: Sandbox, reason: TerminationReason) -> Sandbox:
+    """Move a sandbox to TERMINATING; one that never ran goes by FAILED (SA-144). A worker ends its compute."""
+    if sandbox.status in PROVISIONING:
+        sandbox = transition(
+            tx,
+            sandbox,
+            Action.FAIL,
+            error_code=ErrorCode.SANDBOX_NOT_READY,
+            status_reason="terminated before it was ready",
+        )
+    return transition(tx, sandbox, Action.TERMINATE, termination_reason=reason, desired_status=SandboxStatus.TERMINATED)

@@ -1,0 +1,111 @@
+"""Queries about commands. Their states go one way: requested, running, exited."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from sqlalchemy import delete, func, insert, select, update
+
+from atoll.domain.command import CommandState, EndReason
+from atoll.domain.execution import Execution, ExecutionState
+from atoll.store.database import Transaction
+from atoll.store.rows import Mapper
+from atoll.store.tables import commands
+from atoll.store.wakes import sandbox_topic
+
+_mapper = Mapper(commands, Execution)
+_c = commands.c
+
+
+def get(tx: Transaction, sandbox_id: str, execution_id: str) -> Execution | None:
+    """One command of one sandbox."""
+    query = select(*_mapper.columns).where(_c.id == execution_id, _c.sandbox_id == sandbox_id)
+    return _mapper.maybe(tx.connection.execute(query).first())
+
+
+def find(tx: Transaction, execution_id: str) -> Execution | None:
+    """One command, whatever its sandbox."""
+    return _mapper.maybe(tx.connection.execute(select(*_mapper.columns).where(_c.id == execution_id)).first())
+
+
+def remove(tx: Transaction, execution_id: str) -> None:
+    """Forget a command that never ran."""
+    tx.connection.execute(delete(commands).where(_c.id == execution_id))
+
+
+def find_by_key(tx: Transaction, sandbox_id: str, idempotency_key: str) -> Execution | None:
+    """The command of one idempotency key in one sandbox (SA-251)."""
+    query = select(*_mapper.columns).where(_c.sandbox_id == sandbox_id, _c.idempotency_key == idempotency_key)
+    return _mapper.maybe(tx.connection.execute(query).first())
+
+
+def add(tx: Transaction, execution: Execution) -> None:
+    """Insert a command."""
+    values = {column.name: getattr(execution, column.name) for column in _mapper.columns}
+    tx.connection.execute(insert(commands).values(**values))
+
+
+def mark_running(tx: Transaction, execution_id: str, *, process_id: int, started_at: datetime) -> None:
+    """Record that the agent has started it; one that has ended already stays as it is."""
+    tx.connection.execute(
+        update(commands)
+        .where(_c.id == execution_id, _c.state == ExecutionState.REQUESTED)
+        .values(state=ExecutionState.RUNNING, process_id=process_id, started_at=started_at)
+    )
+
+
+def mark_exited(tx: Transaction, execution_id: str, state: CommandState) -> bool:
+    """Record how it ended; the first record wins. True when this was the first."""
+    result = tx.connection.execute(
+        update(commands)
+        .where(_c.id == execution_id, _c.state != ExecutionState.EXITED)
+        .values(
+            state=ExecutionState.EXITED,
+            exit_code=state.exit_code,
+            reason=state.reason,
+            stdout_bytes=state.stdout_bytes,
+            stderr_bytes=state.stderr_bytes,
+            output_truncated=state.output_truncated,
+            started_at=state.started_at,
+            exited_at=state.exited_at,
+        )
+    )
+    return result.rowcount == 1
+
+
+def mark_lost(tx: Transaction, execution_ids: Sequence[str], *, reason: EndReason) -> None:
+    """Record the end of commands whose outcome nobody saw."""
+    tx.connection.execute(
+        update(commands)
+        .where(_c.id.in_(list(execution_ids)), _c.state != ExecutionState.EXITED)
+        .values(state=ExecutionState.EXITED, exit_code=137, reason=reason, exited_at=tx.now)
+    )
+
+
+def end_all(tx: Transaction, sandbox_id: str, *, reason: EndReason) -> None:
+    """Record the end of every command of a sandbox whose compute is gone."""
+    ids = [execution.id for execution in active(tx, sandbox_id)]
+    if ids:
+        mark_lost(tx, ids, reason=reason)
+        tx.wake(sandbox_topic(sandbox_id))
+
+
+def active(tx: Transaction, sandbox_id: str) -> list[Execution]:
+    """Commands that have not ended."""
+    query = select(*_mapper.columns).where(_c.sandbox_id == sandbox_id, _c.state != ExecutionState.EXITED)
+    return [_mapper.one(row) for row in tx.connection.execute(query)]
+
+
+def active_of_instance(tx: Transaction, instance_id: str) -> list[Execution]:
+    """Commands of one instance that have not ended."""
+    query = select(*_mapper.columns).where(_c.instance_id == instance_id, _c.state != ExecutionState.EXITED)
+    return [_mapper.one(row) for row in tx.connection.execute(query)]
+
+
+def count_active(tx: Transaction, sandbox_id: str) -> int:
+    """How many have not ended."""
+    query = (
+        select(func.count()).select_from(commands).where(_c.sandbox_id == sandbox_id, _c.state != ExecutionState.EXITED)
+    )
+    return int(tx.connection.execute(query).scalar_one())

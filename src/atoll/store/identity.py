@@ -1,0 +1,137 @@
+"""Queries about accounts, users, apps and tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import insert, select
+
+from atoll.domain.identity import Account, Principal, Role, TokenKind
+from atoll.store.database import Transaction
+from atoll.store.rows import Mapper
+from atoll.store.tables import accounts, apps, memberships, tokens, users
+
+_account_mapper = Mapper(accounts, Account)
+
+
+@dataclass(frozen=True, slots=True)
+class App:
+    """A grouping of sandboxes inside an account."""
+
+    id: str
+    account_id: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """A person."""
+
+    id: str
+    account_id: str
+    name: str
+
+
+_app_mapper = Mapper(apps, App)
+_user_mapper = Mapper(users, User)
+
+
+def find_principal(tx: Transaction, token_hash: str) -> Principal | None:
+    """The holder of a token, by the hash of it (SA-436); None when it is unknown or revoked."""
+    row = tx.connection.execute(
+        select(tokens.c.id, tokens.c.kind, tokens.c.user_id, tokens.c.account_id, tokens.c.role, tokens.c.scopes).where(
+            tokens.c.hash == token_hash, tokens.c.revoked_at.is_(None)
+        )
+    ).first()
+    if row is None:
+        return None
+    return Principal(row.id, row.kind, row.user_id, row.account_id, row.role, frozenset(row.scopes))
+
+
+def get_account(tx: Transaction, account_id: str) -> Account | None:
+    """One account."""
+    query = select(*_account_mapper.columns).where(accounts.c.id == account_id)
+    return _account_mapper.maybe(tx.connection.execute(query).first())
+
+
+def find_account(tx: Transaction, name: str) -> Account | None:
+    """One account by its name."""
+    query = select(*_account_mapper.columns).where(accounts.c.name == name)
+    return _account_mapper.maybe(tx.connection.execute(query).first())
+
+
+def is_member(tx: Transaction, account_id: str, user_id: str) -> bool:
+    """Whether the user belongs to the account."""
+    query = select(memberships.c.user_id).where(
+        memberships.c.account_id == account_id, memberships.c.user_id == user_id
+    )
+    return tx.connection.execute(query).first() is not None
+
+
+def add_account(tx: Transaction, account: Account) -> None:
+    """Insert an account."""
+    tx.connection.execute(
+        insert(accounts).values(
+            id=account.id,
+            name=account.name,
+            entitled=account.entitled,
+            active_sandbox_limit=account.active_sandbox_limit,
+            created_at=tx.now,
+        )
+    )
+
+
+def find_user(tx: Transaction, account_id: str, name: str) -> User | None:
+    """One user of an account by name."""
+    query = select(*_user_mapper.columns).where(users.c.account_id == account_id, users.c.name == name)
+    return _user_mapper.maybe(tx.connection.execute(query).first())
+
+
+def add_user(tx: Transaction, user: User) -> None:
+    """Insert a user as a member of their account."""
+    tx.connection.execute(
+        insert(users).values(id=user.id, account_id=user.account_id, name=user.name, created_at=tx.now)
+    )
+    tx.connection.execute(insert(memberships).values(account_id=user.account_id, user_id=user.id, created_at=tx.now))
+
+
+def get_app(tx: Transaction, app_id: str) -> App | None:
+    """One app."""
+    return _app_mapper.maybe(tx.connection.execute(select(*_app_mapper.columns).where(apps.c.id == app_id)).first())
+
+
+def find_app(tx: Transaction, account_id: str, name: str) -> App | None:
+    """One app of an account by name."""
+    query = select(*_app_mapper.columns).where(apps.c.account_id == account_id, apps.c.name == name)
+    return _app_mapper.maybe(tx.connection.execute(query).first())
+
+
+def add_app(tx: Transaction, app: App) -> None:
+    """Insert an app."""
+    tx.connection.execute(insert(apps).values(id=app.id, account_id=app.account_id, name=app.name, created_at=tx.now))
+
+
+def add_token(
+    tx: Transaction,
+    *,
+    token_id: str,
+    token_hash: str,
+    kind: TokenKind,
+    user_id: str,
+    account_id: str,
+    role: Role,
+    scopes: frozenset[str],
+) -> None:
+    """Insert a token by its hash."""
+    tx.connection.execute(
+        insert(tokens).values(
+            id=token_id,
+            hash=token_hash,
+            kind=kind,
+            user_id=user_id,
+            account_id=account_id,
+            role=role,
+            scopes=sorted(scopes),
+            created_at=tx.now,
+        )
+    )

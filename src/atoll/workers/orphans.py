@@ -1,0 +1,47 @@
+"""Reaps what nobody owns: instances on the machine that the store does not know."""
+
+from __future__ import annotations
+
+import structlog
+
+from atoll.ops.services import Services
+from atoll.store import pools, sandboxes
+from atoll.store.database import Transaction
+
+log = structlog.get_logger()
+
+
+class OrphanWorker:
+    """The worker that compares what the driver finds with what the store knows.
+
+    The other direction, a sandbox on record whose instance is gone, is the watch worker's.
+    """
+
+    name = "orphans"
+    topics: tuple[str, ...] = ()
+    interval = 60.0
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def run_once(self) -> float | None:
+        """Destroy every orphan. The machine is looked at before the store: ids are stored before they are used."""
+        found = await self._services.driver.list_instances()
+        owned = await self._services.database.read(_owned)
+        for observation in found:
+            if observation.instance_id in owned:
+                continue
+            log.warning("orphan_reaped", instance_id=observation.instance_id, observed=observation.observed)
+            await self._services.agents.drop(observation.instance_id)
+            await self._services.driver.destroy(observation.instance_id)
+            await self._services.driver.cleanup(observation.instance_id)
+        return None
+
+    async def close(self) -> None:
+        """Nothing is under way between passes."""
+
+
+def _owned(tx: Transaction) -> set[str]:
+    ids = {sandbox.instance_id for sandbox in sandboxes.with_instances(tx)}
+    ids |= {instance.id for instance in pools.list_all(tx)}
+    return {instance_id for instance_id in ids if instance_id is not None}

@@ -1,0 +1,129 @@
+"""Keeps warm pools full: boots what is missing, discards what nobody wants any more."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from functools import partial
+from typing import Any
+
+import structlog
+
+from atoll.domain.errors import AtollError
+from atoll.domain.pool import WarmInstance, WarmState, shortfall
+from atoll.domain.template import Revision
+from atoll.ops.identity import DEFAULT_ACCOUNT, DEFAULT_TEMPLATE
+from atoll.ops.instance import instance_spec, pool_key
+from atoll.ops.services import Services
+from atoll.store import identity, pools, templates
+from atoll.store.database import Transaction
+from atoll.store.wakes import POOLS
+
+log = structlog.get_logger()
+
+_BACKOFF_SECONDS = 30.0
+_BOOTS_AT_ONCE = 2
+
+
+class PoolWorker:
+    """The worker of warm pools. Rows are written before the work, so a crash leaves nothing that is not found again."""
+
+    name = "pools"
+    topics = (POOLS,)
+    interval = 30.0
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._boots = asyncio.Semaphore(_BOOTS_AT_ONCE)
+        self._not_before = 0.0
+
+    async def run_once(self) -> float | None:
+        """Compare each pool with what is wanted of it and begin what is missing."""
+        targets, instances = await self._services.database.read(self._look)
+        await self._discard_unwanted(targets, instances)
+        now = asyncio.get_running_loop().time()
+        for instance in instances:
+            if instance.state is WarmState.DISCARDED and instance.id not in self._tasks:
+                self._begin(instance.id, self._remove(instance.id))
+        if now < self._not_before:
+            return self._not_before - now
+        for key, (revision, desired) in targets.items():
+            booting = sum(i.pool_key == key and i.id in self._tasks for i in instances if i.state is WarmState.BOOTING)
+            waiting = sum(i.pool_key == key for i in instances if i.state is WarmState.WAITING)
+            for _ in range(shortfall(desired, booting, waiting)):
+                instance_id = self._services.new_id()
+                await self._services.database.write(partial(pools.add, instance_id=instance_id, pool_key=key))
+                self._begin(instance_id, self._boot(instance_id, revision))
+        return None
+
+    async def close(self) -> None:
+        """Stop where we are; BOOTING rows of an earlier life are discarded by the next."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _look(self, tx: Transaction) -> tuple[dict[str, tuple[Revision, int]], list[WarmInstance]]:
+        targets: dict[str, tuple[Revision, int]] = {}
+        default = self._default_revision(tx)
+        if default is not None and self._services.settings.warm_pool_size:
+            targets[pool_key(default)] = (default, self._services.settings.warm_pool_size)
+        for revision in templates.pooled_revisions(tx):
+            if revision.warm_pool is None:
+                continue
+            key = pool_key(revision)
+            wanted = min(revision.warm_pool.desired, revision.warm_pool.max)
+            targets[key] = (revision, max(wanted, targets[key][1] if key in targets else 0))
+        return targets, pools.list_all(tx)
+
+    @staticmethod
+    def _default_revision(tx: Transaction) -> Revision | None:
+        account = identity.find_account(tx, DEFAULT_ACCOUNT)
+        template = None if account is None else templates.find(tx, account.id, DEFAULT_TEMPLATE)
+        return None if template is None else templates.current_revision(tx, template)
+
+    async def _discard_unwanted(self, targets: dict[str, tuple[Revision, int]], instances: list[WarmInstance]) -> None:
+        """Discard surplus, instances of a superseded shape, and boots that an earlier life left behind."""
+        kept: dict[str, int] = {}
+        for instance in instances:
+            if instance.state is WarmState.BOOTING and instance.id in self._tasks:
+                continue
+            wanted = targets[instance.pool_key][1] if instance.pool_key in targets else 0
+            usable = instance.state is WarmState.WAITING and await self._answers(instance.id)
+            if usable and kept.get(instance.pool_key, 0) < wanted:
+                kept[instance.pool_key] = kept.get(instance.pool_key, 0) + 1
+            elif instance.state is not WarmState.DISCARDED:
+                await self._services.database.write(partial(pools.discard, instance_id=instance.id))
+
+    async def _answers(self, instance_id: str) -> bool:
+        try:
+            await self._services.agents.get(instance_id)
+        except AtollError:
+            return False
+        return True
+
+    def _begin(self, instance_id: str, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(coroutine)
+        self._tasks[instance_id] = task
+        task.add_done_callback(lambda _: self._tasks.pop(instance_id, None))
+
+    async def _boot(self, instance_id: str, revision: Revision) -> None:
+        services = self._services
+        try:
+            async with self._boots:
+                await services.driver.prepare_image(revision.image_digest)
+                await services.driver.create(instance_spec(instance_id, revision))
+            await services.agents.get(instance_id)
+        except AtollError as failure:
+            log.warning("warm_boot_failed", reason=failure.message)
+            self._not_before = asyncio.get_running_loop().time() + _BACKOFF_SECONDS
+            await services.database.write(lambda tx: pools.discard(tx, instance_id))
+            return
+        await services.database.write(lambda tx: pools.mark_waiting(tx, instance_id))
+
+    async def _remove(self, instance_id: str) -> None:
+        await self._services.agents.drop(instance_id)
+        await self._services.driver.destroy(instance_id)
+        await self._services.driver.cleanup(instance_id)
+        await self._services.database.write(lambda tx: pools.remove(tx, instance_id))

@@ -1,0 +1,293 @@
+"""Brings sandboxes where they should be: provisions, resumes, ends, and cleans up after them.
+
+Leases the rows that need work and walks each through its steps, one task a sandbox. Every step may be repeated: ids are
+written before the work, and the driver's calls are idempotent by id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import structlog
+
+from atoll.domain.command import EndReason
+from atoll.domain.errors import AtollError, Conflict, RuntimeFailure, StaleGeneration
+from atoll.domain.sandbox import Action, Sandbox, SandboxStatus
+from atoll.domain.template import Revision
+from atoll.ops.instance import instance_spec, pool_key
+from atoll.ops.services import Services
+from atoll.store import commands, pools, sandboxes, templates
+from atoll.store.database import Transaction
+from atoll.store.transitions import transition
+from atoll.store.wakes import SANDBOXES, sandbox_topic
+
+log = structlog.get_logger()
+
+_LEASE = timedelta(seconds=60)
+_BATCH = 64
+_RETRY_AFTER = timedelta(seconds=5)
+_STOP_COMMANDS_SECONDS = 1.0
+_S = SandboxStatus
+
+
+class SandboxWorker:
+    """The worker of sandboxes that need work."""
+
+    name = "sandboxes"
+    topics = (SANDBOXES,)
+    interval = 15.0
+
+    def __init__(self, services: Services, lease_token: str) -> None:
+        self._services = services
+        self._lease_token = lease_token
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    async def run_once(self) -> float | None:
+        """Renew what is under way, lease what is new, and start a task for each."""
+        database = self._services.database
+        under_way = list(self._tasks)
+
+        def claim(tx: Transaction) -> list[Sandbox]:
+            if under_way:
+                sandboxes.renew_leases(tx, self._lease_token, under_way, lease=_LEASE)
+            return sandboxes.claim_work(tx, self._lease_token, lease=_LEASE, limit=_BATCH)
+
+        claimed = await database.write(claim)
+        for sandbox in claimed:
+            if sandbox.id not in self._tasks:
+                task = asyncio.create_task(self._work(sandbox), name=f"sandbox-{sandbox.id}")
+                self._tasks[sandbox.id] = task
+                task.add_done_callback(partial(self._done, sandbox.id))
+        return 0.0 if len(claimed) == _BATCH else None
+
+    async def close(self) -> None:
+        """Stop where we are; the rows say how to go on."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _done(self, sandbox_id: str, task: asyncio.Task[None]) -> None:
+        if self._tasks.get(sandbox_id) is task:
+            del self._tasks[sandbox_id]
+
+    async def _work(self, sandbox: Sandbox) -> None:
+        """Walk one sandbox until it needs nothing more, then give it back."""
+        retry_after: timedelta | None = None
+        try:
+            current: Sandbox | None = sandbox
+            while current is not None:
+                current = await self._step_safely(current)
+        except Exception:
+            log.exception("sandbox_step_failed", sandbox_id=sandbox.id)
+            retry_after = _RETRY_AFTER
+        await self._services.database.write(
+            lambda tx: sandboxes.release_lease(tx, sandbox.id, self._lease_token, retry_after=retry_after)
+        )
+
+    async def _step_safely(self, sandbox: Sandbox) -> Sandbox | None:
+        """Take one step; a lost race or a superseded intent means: look again."""
+        try:
+            return await self._step(sandbox)
+        except (StaleGeneration, Conflict):
+            return await self._reread(sandbox.id)
+        except RuntimeFailure as failure:
+            if sandbox.status not in {_S.ALLOCATING, _S.STARTING, _S.RESUMING}:
+                raise
+            return await self._fail(sandbox, failure)
+
+    async def _step(self, sandbox: Sandbox) -> Sandbox | None:
+        match sandbox.status:
+            case _S.REQUESTED:
+                return await self._allocate(sandbox)
+            case _S.ALLOCATING:
+                return await self._prepare(sandbox)
+            case _S.STARTING | _S.RESUMING:
+                return await self._boot(sandbox)
+            case _S.TERMINATING:
+                return await self._end(sandbox)
+            case _S.FAILED | _S.TERMINATED | _S.SUSPENDED if sandbox.allocation_pending:
+                return await self._clean_up(sandbox)
+            case _:
+                return None
+
+    async def _reread(self, sandbox_id: str) -> Sandbox | None:
+        return await self._services.database.read(lambda tx: sandboxes.get(tx, sandbox_id))
+
+    async def _revision(self, sandbox: Sandbox) -> Revision:
+        revision = await self._services.database.read(
+            lambda tx: templates.get_revision(tx, sandbox.template_revision_id)
+        )
+        if revision is None:
+            raise AtollError("the revision of a sandbox is gone")
+        return revision
+
+    async def _allocate(self, sandbox: Sandbox) -> Sandbox:
+        """Claim a waiting instance, or name a new one; either is written before anything is done with it."""
+        new_id = self._services.new_id()
+
+        def allocate(tx: Transaction) -> Sandbox:
+            revision = templates.get_revision(tx, sandbox.template_revision_id)
+            if revision is None:
+                raise AtollError("the revision of a sandbox is gone")
+            warm = None if sandbox.persistence_mode.uses_volume else pools.claim(tx, pool_key(revision))
+            return transition(
+                tx,
+                sandbox,
+                Action.ALLOCATE,
+                instance_id=warm or new_id,
+                allocation_pending=True,
+                is_warm_allocation=warm is not None,
+                claimed_at=tx.now,
+            )
+
+        return await self._services.database.write(allocate)
+
+    async def _prepare(self, sandbox: Sandbox) -> Sandbox | None:
+        """Make sure of the claimed instance, or of the image of a new one."""
+        database = self._services.database
+        if sandbox.is_warm_allocation:
+            try:
+                await self._services.agents.get(str(sandbox.instance_id))
+            except RuntimeFailure:
+                return await self._replace_instance(sandbox)
+            return await database.write(lambda tx: self._become_ready(tx, transition(tx, sandbox, Action.START)))
+        revision = await self._revision(sandbox)
+        await self._unless_superseded(sandbox, self._services.driver.prepare_image(revision.image_digest))
+        return await database.write(lambda tx: transition(tx, sandbox, Action.START))
+
+    async def _replace_instance(self, sandbox: Sandbox) -> Sandbox | None:
+        """Give up a claimed instance that does not answer and go on with a new one."""
+        await self._remove_instance(str(sandbox.instance_id))
+        new_id = self._services.new_id()
+
+        def replace(tx: Transaction) -> Sandbox | None:
+            sandboxes.replace_instance(tx, sandbox.id, sandbox.generation, new_id)
+            return sandboxes.get(tx, sandbox.id)
+
+        return await self._services.database.write(replace)
+
+    async def _boot(self, sandbox: Sandbox) -> Sandbox:
+        """Make the instance and wait for its agent."""
+        if sandbox.instance_id is None:
+            sandbox = await self._name_instance(sandbox)
+        revision = await self._revision(sandbox)
+        instance_id = str(sandbox.instance_id)
+        await self._unless_superseded(sandbox, self._services.driver.create(instance_spec(instance_id, revision)))
+        await self._services.agents.get(instance_id)
+        return await self._services.database.write(lambda tx: self._become_ready(tx, sandbox))
+
+    async def _name_instance(self, sandbox: Sandbox) -> Sandbox:
+        new_id = self._services.new_id()
+
+        def name(tx: Transaction) -> Sandbox:
+            sandboxes.replace_instance(tx, sandbox.id, sandbox.generation, new_id)
+            current = sandboxes.get(tx, sandbox.id)
+            if current is None:
+                raise AtollError("a sandbox is gone")
+            return current
+
+        return await self._services.database.write(name)
+
+    @staticmethod
+    def _become_ready(tx: Transaction, sandbox: Sandbox) -> Sandbox:
+        resumed = {"resumed_at": tx.now} if sandbox.status is _S.RESUMING else {}
+        return transition(
+            tx,
+            sandbox,
+            Action.BECOME_READY,
+            ready_at=sandbox.ready_at or tx.now,
+            last_active_at=tx.now,
+            desired_status=None,
+            **resumed,
+        )
+
+    async def _fail(self, sandbox: Sandbox, failure: RuntimeFailure) -> Sandbox | None:
+        log.warning("sandbox_failed", sandbox_id=sandbox.id, error_code=failure.code, reason=failure.message)
+
+        def fail(tx: Transaction) -> Sandbox | None:
+            current = sandboxes.get(tx, sandbox.id, lock=True)
+            if current is None or current.generation != sandbox.generation:
+                return current
+            return transition(
+                tx,
+                current,
+                Action.FAIL,
+                error_code=failure.code,
+                status_reason=failure.message,
+                desired_status=None,
+            )
+
+        return await self._services.database.write(fail)
+
+    async def _end(self, sandbox: Sandbox) -> Sandbox:
+        """Kill the compute, then say so; what is left of it is cleaned up after the answer."""
+        if sandbox.instance_id is not None:
+            await self._stop_commands(sandbox)
+            await self._services.agents.drop(sandbox.instance_id)
+            await self._services.driver.destroy(sandbox.instance_id)
+
+        def finish(tx: Transaction) -> Sandbox:
+            commands.end_all(tx, sandbox.id, reason=EndReason.AGENT_SHUTDOWN)
+            return transition(
+                tx,
+                sandbox,
+                Action.FINISH_TERMINATE,
+                terminated_at=tx.now,
+                desired_status=None,
+                status_reason=sandbox.status_reason,
+            )
+
+        return await self._services.database.write(finish)
+
+    async def _stop_commands(self, sandbox: Sandbox) -> None:
+        """End running commands by name, so that whoever waits for one gets its output and `agent_shutdown`."""
+        active = await self._services.database.read(lambda tx: commands.count_active(tx, sandbox.id))
+        if not active or not self._services.agents.is_open(str(sandbox.instance_id)):
+            return
+        try:
+            async with asyncio.timeout(_STOP_COMMANDS_SECONDS):
+                agent = await self._services.agents.get(str(sandbox.instance_id))
+                await agent.stop_commands(grace_seconds=0.2)
+        except (RuntimeFailure, TimeoutError):
+            return  # it is killed next anyway
+
+    async def _clean_up(self, sandbox: Sandbox) -> Sandbox | None:
+        if sandbox.instance_id is not None:
+            await self._remove_instance(sandbox.instance_id)
+
+        def release(tx: Transaction) -> Sandbox | None:
+            commands.end_all(tx, sandbox.id, reason=EndReason.KILLED)
+            sandboxes.release_allocation(tx, sandbox.id, sandbox.instance_id)
+            return sandboxes.get(tx, sandbox.id)
+
+        return await self._services.database.write(release)
+
+    async def _remove_instance(self, instance_id: str) -> None:
+        await self._services.agents.drop(instance_id)
+        await self._services.driver.destroy(instance_id)
+        await self._services.driver.cleanup(instance_id)
+
+    async def _unless_superseded(self, sandbox: Sandbox, work: Coroutine[Any, Any, None]) -> None:
+        """Do slow work, but drop it as soon as somebody wants the sandbox gone."""
+        task = asyncio.create_task(work)
+        try:
+            with self._services.wakes.listen(sandbox_topic(sandbox.id)) as listener:
+                while not task.done():
+                    wait = asyncio.create_task(listener.wait(1.0))
+                    await asyncio.wait({task, wait}, return_when=asyncio.FIRST_COMPLETED)
+                    wait.cancel()
+                    if task.done():
+                        break
+                    current = await self._reread(sandbox.id)
+                    if current is None or current.generation != sandbox.generation:
+                        raise StaleGeneration("The sandbox changed meanwhile.")
+            task.result()
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
