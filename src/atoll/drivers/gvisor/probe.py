@@ -37,7 +37,7 @@ class RunscTraits:
     """As runsc names it, e.g. `release-20240729.0`."""
     platform: str
     hide_proc_sys_net: bool
-    """It takes every network namespace for the machine's own unless `/proc/sys/net` is empty; seen with Linux ≥ 6.17."""
+    """It takes any network namespace for the machine's own unless `/proc/sys/net` is empty (Linux ≥ 6.17)."""
 
 
 async def runsc_version(runsc: Path) -> str:
