@@ -26,7 +26,9 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="ATOLL_", frozen=True, extra="ignore")
 
     data_dir: Path
-    """Database, images, instances, keys: all that this control plane keeps."""
+    """Database, instances, keys: all that this control plane keeps."""
+    image_dir: Path = Path("/var/cache/atoll/images")
+    """Unpacked images, shared by every control plane of the machine."""
     database_url: str | None = None
     """`postgresql://…`; None is SQLite in the data directory."""
     secret_key_file: Path | None = None

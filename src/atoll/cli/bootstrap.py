@@ -10,6 +10,8 @@ import typer
 from atoll.cli.options import AsJson, DatabaseUrl, DataDir
 from atoll.cli.output import emit, progress, reported_errors
 from atoll.cli.store import operator_database
+from atoll.drivers.gvisor.images import ImageStore
+from atoll.drivers.gvisor.images.default_image import ensure_default_image
 from atoll.ops import identity
 from atoll.settings import Settings, load_settings
 
@@ -52,12 +54,7 @@ async def _bootstrap(settings: Settings, account: str) -> identity.Bootstrapped:
 
 
 async def _default_image(settings: Settings) -> str:
-    from atoll.drivers.gvisor.images.default_image import ensure_default_image
-    from atoll.drivers.gvisor.images.store import ImageStore
-
-    settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    store = ImageStore.from_settings(settings)
-    return await ensure_default_image(store, progress=progress)
+    return await ensure_default_image(ImageStore.from_settings(settings), progress=progress)
 
 
 @apps.command("create")

@@ -11,9 +11,12 @@ import typer
 
 from atoll.cli.options import AsJson
 from atoll.cli.output import emit
-from atoll.drivers.gvisor.doctor import Finding, examine
+from atoll.agent.binary import agent_binary
+from atoll.drivers.gvisor.doctor import Finding, Machine, Status, examine
+from atoll.drivers.gvisor.images import ImageStore
+from atoll.settings import load_settings
 
-_MARKS = {"ok": "ok     ", "warning": "warning", "missing": "MISSING"}
+_MARKS = {Status.OK: "ok     ", Status.WARNING: "warning", Status.MISSING: "MISSING"}
 
 
 def doctor(
@@ -23,8 +26,12 @@ def doctor(
     as_json: AsJson = False,
 ) -> None:
     """Check the machine. Exit status 1 while something is missing."""
-    findings = asyncio.run(examine(data_dir))
-    healthy = all(finding.status != "missing" for finding in findings)
+    settings = load_settings(data_dir)
+    machine = Machine(
+        images=ImageStore.from_settings(settings), agent=agent_binary(), runsc=settings.runsc or Path("runsc")
+    )
+    findings = asyncio.run(examine(machine))
+    healthy = all(finding.status is not Status.MISSING for finding in findings)
     emit(
         {"healthy": healthy, "findings": [asdict(finding) for finding in findings]},
         as_json=as_json,

@@ -35,6 +35,7 @@ from atoll.drivers.gvisor.images.failures import disk_full, invalid_image, not_r
 from atoll.drivers.gvisor.images.reference import ImageReference, parse_image_digest
 from atoll.drivers.gvisor.images.registry import Registry
 from atoll.drivers.gvisor.images.unpack import Limits, unpack
+from atoll.settings import Settings
 from atoll.drivers.process import run
 
 LOCK_SECONDS = 3600.0
@@ -83,6 +84,15 @@ class ImageStore:
         self._limits = limits or Limits()
         self._registry = Registry(auth_file or root / "no-auth.json", insecure_registries, allowed_registries)
 
+    @classmethod
+    def from_settings(cls, settings: Settings) -> ImageStore:
+        """The store of this machine."""
+        return cls(
+            settings.image_dir,
+            auth_file=settings.registry_auth_file,
+            insecure_registries=settings.insecure_registries,
+        )
+
     async def ensure(self, image_digest: str) -> Image:
         """Have an image unpacked and return it; the work is done once however many ask at the same time.
 
@@ -118,6 +128,8 @@ class ImageStore:
         `in_use` holds image digests, with or without repository. Returns the digests (`sha256:…`) of images deleted.
         """
         keep = {name.rpartition("sha256:")[2] for name in in_use}
+        for name in keep:
+            self._touch(name)  # other control planes share the directory and cannot know what this one uses
         before = now.timestamp() - unused_for_seconds
         deleted = [
             f"sha256:{entry.name}"
