@@ -1,0 +1,1 @@
+"""The HTTP edge: one FastAPI application over the use cases of `atoll.ops`."""
