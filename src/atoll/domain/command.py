@@ -115,3 +115,23 @@ class CommandResult:
     stderr: bytes
     stdout_truncated: bool
     stderr_truncated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A command that runs."""
+
+    process_id: int
+    started_at: datetime
+    existing: bool
+    """True when the execution id was known already and nothing was started."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentStats:
+    """What the agent counts inside the sandbox."""
+
+    uptime_seconds: float
+    memory_bytes: int
+    processes: int
+    running_commands: int

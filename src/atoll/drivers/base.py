@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Protocol
 from uuid import UUID
 
-from atoll.domain.command import CommandOutput, CommandResult, CommandState, PtySize
+from atoll.domain.command import AgentStats, CommandOutput, CommandResult, CommandState, PtySize, Started
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,26 +55,6 @@ class Observation:
     observed: Observed
     detail: str | None = None
     """Why it ended, in words fit for a status reason: `evicted: temporary disk limit`, `entrypoint exited with 1`, …"""
-
-
-@dataclass(frozen=True, slots=True)
-class Started:
-    """A command that runs."""
-
-    process_id: int
-    started_at: datetime
-    existing: bool
-    """True when the execution id was known already and nothing was started."""
-
-
-@dataclass(frozen=True, slots=True)
-class AgentStats:
-    """What the agent counts inside the sandbox."""
-
-    uptime_seconds: float
-    memory_bytes: int
-    processes: int
-    running_commands: int
 
 
 class AgentConnection(Protocol):

@@ -1,0 +1,1 @@
+"""The program inside every sandbox (`csrc/`) and its client on this side. May import `atoll.domain` only."""

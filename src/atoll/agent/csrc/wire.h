@@ -1,0 +1,82 @@
+/* The numbers of the protocol; docs/agent-protocol.md says what they mean. */
+#ifndef ATOLL_WIRE_H
+#define ATOLL_WIRE_H
+
+enum {
+    PROTOCOL_VERSION = 1,
+    FRAME_HEAD = 9,              /* u32 length, u8 type, u32 id */
+    FRAME_MIN = 5,               /* smallest value of the length field */
+    FRAME_MAX = 262144,          /* largest */
+    FRAME_BYTES_MAX = FRAME_MAX + 4,
+    EXECUTION_ID_BYTES = 16,
+    MAX_LIST_ITEMS = 16384,
+    MAX_ITEM_BYTES = 131071,     /* the kernel's own limit of one argument */
+    MAX_PATH_BYTES = 4095,
+    MAX_READ_BYTES = 1048576,
+    MAX_CAPTURE_BYTES = 4194304,
+    MAX_TERMINAL_SIDE = 4096,
+    DATA_PER_FRAME = 131072      /* COLLECTED frames carry at most this */
+};
+
+enum request_type {
+    REQ_HELLO = 0x01,
+    REQ_OOM = 0x02,
+    REQ_KILL = 0x05,
+    REQ_START = 0x10,
+    REQ_READ = 0x11,
+    REQ_STDIN = 0x12,
+    REQ_SIGNAL = 0x13,
+    REQ_RESIZE = 0x14,
+    REQ_FORGET = 0x15,
+    REQ_LIST = 0x16,
+    REQ_STATS = 0x17,
+    REQ_RUN = 0x18,
+    REQ_STOP = 0x19,
+    REQ_WATCH = 0x1A
+};
+
+enum answer_type {
+    ANS_HELLO = 0x81,
+    ANS_STARTED = 0x90,
+    ANS_OUTPUT = 0x91,
+    ANS_STATE = 0x92,
+    ANS_ITEM = 0x93,
+    ANS_STATS = 0x94,
+    ANS_COLLECTED = 0x95,
+    ANS_OK = 0x96,
+    ANS_ERROR = 0x97,
+    NOTE_EXITED = 0xA0,
+    NOTE_SETTLED = 0xA1,
+    NOTE_KILLED = 0xA2
+};
+
+enum error_code {
+    ERR_INVALID_REQUEST = 1,
+    ERR_EXECUTION_NOT_FOUND = 2,
+    ERR_EXECUTION_EXITED = 3,
+    ERR_TOO_MANY_EXECUTIONS = 4,
+    ERR_UNKNOWN = 5
+};
+
+enum end_reason {
+    REASON_NONE = 0,
+    REASON_DEADLINE = 1,
+    REASON_CANCELED = 2,
+    REASON_KILLED = 3,
+    REASON_SHUTDOWN = 4
+};
+
+enum event_kind {
+    EVENT_INIT = 0,
+    EVENT_STDOUT = 1,
+    EVENT_STDERR = 2,
+    EVENT_EXIT = 3,
+    EVENT_TRUNCATED = 4
+};
+
+enum start_flag {
+    FLAG_STDIN = 1,
+    FLAG_PTY = 2
+};
+
+#endif
