@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 
+from atoll.agent.binary import agent_binary
 from atoll.cli.options import AsJson
 from atoll.cli.output import emit
-from atoll.agent.binary import agent_binary
 from atoll.drivers.gvisor.doctor import Finding, Machine, Status, examine
 from atoll.drivers.gvisor.images import ImageStore
 from atoll.settings import load_settings
