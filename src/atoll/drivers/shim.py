@@ -85,7 +85,7 @@ async def kill(folder: Path, *, seconds: float) -> bool:
     """Ask the shim to kill its sandbox; True when it says that no process is left."""
     try:
         async with asyncio.timeout(seconds):
-            reader, writer = await asyncio.open_unix_connection(str(folder / "agent.sock"))
+            reader, writer = await _open(folder)
             try:
                 writer.write(_KILL)
                 await writer.drain()
@@ -98,6 +98,15 @@ async def kill(folder: Path, *, seconds: float) -> bool:
     except (OSError, TimeoutError):
         return False
     return True
+
+
+async def _open(folder: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    # The path of a socket ends at 107 bytes; through the descriptor of its folder it is always short.
+    descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        return await asyncio.open_unix_connection(f"/proc/self/fd/{descriptor}/agent.sock")
+    finally:
+        os.close(descriptor)
 
 
 async def kill_process(folder: Path, *, seconds: float) -> None:

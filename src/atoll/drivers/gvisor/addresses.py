@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
-_CANDIDATES = IPv4Network("10.192.0.0/12")
-_CANDIDATE_PREFIX = 18
+_BLOCK_PREFIX = 20
+"""A thousand sandboxes."""
 _ADDRESSES_A_SLOT = 4
 
 DENIED_IPV4 = (
@@ -80,22 +80,20 @@ class AddressPlan:
         return SlotAddresses(first4 + 1, first4 + 2, first6 + 1, first6 + 2)
 
 
-def plan(mark: str, range4: IPv4Network | None, in_use: Iterable[IPv4Network]) -> AddressPlan:
-    """The ranges for a mark: the given IPv4 range, or the first one free on the machine, looked for from a place the
-    mark decides.
+def plan(mark: str, within: IPv4Network, in_use: Iterable[IPv4Network]) -> AddressPlan:
+    """The ranges for a mark: a /20 of `within` that the machine does not use, looked for from a place the mark decides.
 
-    Raises `ValueError` when the given range is smaller than /24 or none is free.
+    So several servers on one machine can have the same setting. A range of a /20 or smaller is taken whole. Raises
+    `ValueError` when the range is smaller than a /24 or nothing in it is free.
     """
+    if within.prefixlen > 24:
+        raise ValueError(f"{within} is smaller than a /24")
     digest = hashlib.sha256(mark.encode()).digest()
     range6 = IPv6Network((bytes([0xFD]) + digest[:5] + bytes(10), 48))
-    if range4 is not None:
-        if range4.prefixlen > 24:
-            raise ValueError(f"{range4} is smaller than a /24")
-        return AddressPlan(range4, range6)
     taken = list(in_use)
-    candidates = list(_CANDIDATES.subnets(new_prefix=_CANDIDATE_PREFIX))
-    start = digest[5] % len(candidates)
-    for candidate in candidates[start:] + candidates[:start]:
-        if not any(candidate.overlaps(network) for network in taken):
-            return AddressPlan(candidate, range6)
-    raise ValueError(f"no free range in {_CANDIDATES}")
+    blocks = list(within.subnets(new_prefix=max(within.prefixlen, _BLOCK_PREFIX)))
+    start = digest[5] % len(blocks)
+    for block in blocks[start:] + blocks[:start]:
+        if not any(block.overlaps(network) for network in taken):
+            return AddressPlan(block, range6)
+    raise ValueError(f"nothing in {within} is free")

@@ -155,10 +155,10 @@ def _read_only(destination: str, source: Path) -> dict[str, Any]:
     }
 
 
-def runsc_argv(runsc: str, paths: InstancePaths) -> list[str]:
+def runsc_argv(runsc: Path, paths: InstancePaths) -> list[str]:
     """The command line of runsc. The driver places the processes into cgroups itself, hence `--ignore-cgroups`."""
     return [
-        runsc,
+        str(runsc),
         f"--root={paths.runsc_root}",
         "--platform=systrap",
         "--network=sandbox",

@@ -56,7 +56,7 @@ class Cgroups(ABC):
 
     @abstractmethod
     def create(self, instance_id: str, limits: Limits) -> None:
-        """Make the group of an instance with every limit but the processors'. Fine when it exists."""
+        """Make the group of an instance with every limit but those of the processors. Fine when it exists."""
 
     @abstractmethod
     def limit_cpu(self, instance_id: str, limits: Limits) -> None:
@@ -80,8 +80,8 @@ class Cgroups(ABC):
         """The folders that hold the instances' folders."""
 
     def join_files(self, instance_id: str) -> list[Path]:
-        """Where a process writes itself to be in the group."""
-        return [folder / "cgroup.procs" for folder in self.folders(instance_id)]
+        """Where a process with one thread writes itself to be in the group."""
+        return self._process_files(instance_id)
 
     def kill_folders(self, instance_id: str) -> list[Path]:
         """Folders that together hold every process of the instance. All of them, as one may have been joined and
@@ -103,7 +103,7 @@ class Cgroups(ABC):
     def processes(self, instance_id: str) -> set[int]:
         """The living processes of the group."""
         found: set[int] = set()
-        for path in self.join_files(instance_id):
+        for path in self._process_files(instance_id):
             # The file vanishes, or its reading fails with ENODEV, when the group is removed meanwhile.
             with contextlib.suppress(OSError):
                 found |= {int(line) for line in path.read_text().split()}
@@ -122,6 +122,9 @@ class Cgroups(ABC):
                 return False
             time.sleep(_LOOK_SECONDS)
         return True
+
+    def _process_files(self, instance_id: str) -> list[Path]:
+        return [folder / "cgroup.procs" for folder in self.folders(instance_id)]
 
     def remove(self, instance_id: str) -> None:
         """Remove the group; its processes must be dead. Fine when there is none. Raises `OSError` (EBUSY) while some
@@ -146,24 +149,30 @@ class CgroupsV1(Cgroups):
                 raise _missing(controller)
         for parent in self.parents():
             parent.mkdir(exist_ok=True)
+        # All sandboxes together weigh as much as one busy process of the machine on each processor, not as one in all.
+        _write(self._root / "cpu" / self._parent / "cpu.shares", str(_SHARES_A_CPU * (os.cpu_count() or 1)))
 
     def create(self, instance_id: str, limits: Limits) -> None:
-        """Memory with a hard limit that freezes instead of killing the sandbox, shares, and tasks."""
+        """Memory with a hard limit that freezes instead of killing the sandbox, and tasks."""
         for folder in self.folders(instance_id):
             folder.mkdir(parents=True, exist_ok=True)
         memory = self._folder("memory", instance_id)
         _write(memory / "memory.limit_in_bytes", str(limits.memory_bytes + limits.reserve_bytes))
         _write(memory / "memory.oom_control", "1")
-        _write(self._folder("cpu", instance_id) / "cpu.shares", str(round(limits.cpus * _SHARES_A_CPU)))
         _write(self._folder("pids", instance_id) / "pids.max", str(limits.host_tasks))
 
     def limit_cpu(self, instance_id: str, limits: Limits) -> None:
-        """Quota, and where the kernel has it a burst of one period, which helps short commands."""
+        """Weight, quota, and where the kernel has it a burst of one period, which helps short commands."""
         folder = self._folder("cpu", instance_id)
         quota = round(limits.cpus * _PERIOD_MICROSECONDS)
+        _write(folder / "cpu.shares", str(round(limits.cpus * _SHARES_A_CPU)))
         _write(folder / "cpu.cfs_period_us", str(_PERIOD_MICROSECONDS))
         _write(folder / "cpu.cfs_quota_us", str(quota))
         _write_if_there(folder / "cpu.cfs_burst_us", str(quota))
+
+    def join_files(self, instance_id: str) -> list[Path]:
+        """`tasks`: joining by `cgroup.procs` waits up to 16 ms for a lock that one thread alone does not need."""
+        return [folder / "tasks" for folder in self.folders(instance_id)]
 
     def memory_watch(self, instance_id: str, limits: Limits) -> MemoryWatch:
         """The memory controller's folder."""
@@ -200,6 +209,7 @@ class CgroupsV2(Cgroups):
         parent = self._root / self._parent
         parent.mkdir(exist_ok=True)
         self._hand_down(parent)
+        _write_if_there(parent / "cpu.weight", str(min(10_000, _WEIGHT_A_CPU * (os.cpu_count() or 1))))
 
     def create(self, instance_id: str, limits: Limits) -> None:
         """`memory.high` where the shim begins to act, `memory.max` above it; no swap, so that the limit means
@@ -209,13 +219,13 @@ class CgroupsV2(Cgroups):
         _write(folder / "memory.high", str(limits.memory_bytes))
         _write(folder / "memory.max", str(limits.memory_bytes + limits.reserve_bytes))
         _write_if_there(folder / "memory.swap.max", "0")
-        _write(folder / "cpu.weight", str(max(1, round(limits.cpus * _WEIGHT_A_CPU))))
         _write(folder / "pids.max", str(limits.host_tasks))
 
     def limit_cpu(self, instance_id: str, limits: Limits) -> None:
-        """Quota and burst."""
+        """Weight, quota and burst."""
         folder = self._folder(instance_id)
         quota = round(limits.cpus * _PERIOD_MICROSECONDS)
+        _write(folder / "cpu.weight", str(max(1, round(limits.cpus * _WEIGHT_A_CPU))))
         _write(folder / "cpu.max", f"{quota} {_PERIOD_MICROSECONDS}")
         _write_if_there(folder / "cpu.max.burst", str(quota))
 

@@ -56,7 +56,7 @@ class Network:
         layout: Layout,
         *,
         pool_size: int,
-        address_range: IPv4Network | None = None,
+        address_range: IPv4Network,
         allowed_private: Sequence[str] = (),
     ) -> None:
         self._layout = layout
@@ -92,10 +92,10 @@ class Network:
 
     async def take(self) -> Namespace:
         """A ready namespace, or a new one when the pool is empty. Raises NAMESPACE_DENIED when there can be none."""
-        self._want.set()
-        if self._ready:
-            return self._ready.pop(0)
-        return (await self._make(1))[0]
+        namespace = self._ready.pop(0) if self._ready else (await self._make(1))[0]
+        if 2 * len(self._ready) <= self._pool_size:
+            self._want.set()
+        return namespace
 
     def give_back(self, namespace: Namespace) -> None:
         """Return one that was taken and not written down anywhere."""
@@ -137,9 +137,10 @@ class Network:
     async def _choose_plan(self) -> AddressPlan:
         # Kept in a file: interfaces of sandboxes that outlived the server have addresses of the range chosen then.
         kept = self._layout.run_dir / "address-range"
-        chosen = self._address_range
-        if chosen is None and kept.exists():
-            chosen = IPv4Network(kept.read_text().strip())
+        with contextlib.suppress(OSError, ValueError):
+            block = IPv4Network(kept.read_text().strip())
+            if block.subnet_of(self._address_range):
+                return addresses.plan(self._layout.mark, block, [])
         listed = await process.run(["ip", "-j", "-4", "route", "show", "table", "all"], timeout=_IP_SECONDS)
         taken = [
             IPv4Network(route["dst"], strict=False)
@@ -147,7 +148,7 @@ class Network:
             if route.get("dst", "default") != "default"
             and not route.get("dev", "").startswith(self._layout.interface_prefix)
         ]
-        plan = addresses.plan(self._layout.mark, chosen, taken)
+        plan = addresses.plan(self._layout.mark, self._address_range, taken)
         kept.write_text(f"{plan.range4}\n")
         return plan
 
@@ -188,6 +189,7 @@ class Network:
             await self._load_rules()
 
     async def _keep_full(self) -> None:
+        # Filled again when half empty, several at once: each by itself would compete with the boot that took the last.
         while True:
             self._want.clear()
             try:

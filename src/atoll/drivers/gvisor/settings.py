@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from ipaddress import IPv4Network
 from pathlib import Path
+from typing import Protocol
 
+DEFAULT_RANGE = IPv4Network("10.231.0.0/16")
 MIB = 1024 * 1024
 ZCLOUD_MEMORY_BYTES = 512 * MIB
 """Memory of one zCloud (SA-029)."""
@@ -19,13 +22,13 @@ class GvisorSettings:
 
     data_dir: Path
     run_base: Path = Path("/run/atoll")
-    runsc: str = "runsc"
+    runsc: Path = Path("/usr/bin/runsc")
     name_servers: tuple[str, ...] = ("1.1.1.1", "8.8.8.8", "2606:4700:4700::1111")
     """Must be reachable through the egress rules; private ones are not, unless `allowed_private` names them."""
     allowed_private: tuple[str, ...] = ()
     """Networks inside the denied ranges that sandboxes may reach all the same, e.g. a resolver of the site."""
-    address_range: IPv4Network | None = None
-    """At least a /24, four addresses a sandbox; None chooses a /18 of 10.192.0.0/12 that the machine does not use."""
+    address_range: IPv4Network = DEFAULT_RANGE
+    """At least a /24, four addresses a sandbox. A /20 of it that the machine does not use is taken."""
     namespace_pool: int = 8
     """Network namespaces kept ready."""
     boots_at_once: int = 3
@@ -41,3 +44,71 @@ class GvisorSettings:
     memory_reserve_bytes: int = 128 * MIB
     """Between the sandbox's limit, where a process is killed, and the limit of the machine, where all of it would
     freeze."""
+
+
+class OperatorSettings(Protocol):
+    """The settings of the whole control plane that concern this driver."""
+
+    @property
+    def data_dir(self) -> Path:
+        """All that this control plane keeps."""
+        ...
+
+    @property
+    def runsc(self) -> Path | None:
+        """None finds it on PATH."""
+        ...
+
+    @property
+    def concurrent_boots(self) -> int:
+        """Sandboxes that boot at the same time."""
+        ...
+
+    @property
+    def sandbox_network(self) -> str:
+        """IPv4 range of sandboxes."""
+        ...
+
+    @property
+    def sandbox_dns(self) -> tuple[str, ...]:
+        """Name servers of sandboxes."""
+        ...
+
+    @property
+    def sandbox_disk_mb(self) -> int:
+        """Temporary disk unless the revision says otherwise."""
+        ...
+
+    @property
+    def sandbox_pid_limit(self) -> int:
+        """Process limit unless the revision says otherwise."""
+        ...
+
+    @property
+    def registry_auth_file(self) -> Path | None:
+        """For private registries."""
+        ...
+
+    @property
+    def insecure_registries(self) -> frozenset[str]:
+        """Spoken to without TLS."""
+        ...
+
+    @property
+    def image_retention_seconds(self) -> int:
+        """How long an unused image stays."""
+        ...
+
+
+def from_operator(settings: OperatorSettings) -> GvisorSettings:
+    """The driver's settings out of the control plane's."""
+    return GvisorSettings(
+        data_dir=settings.data_dir,
+        runsc=settings.runsc or Path(shutil.which("runsc") or "/usr/bin/runsc"),
+        boots_at_once=settings.concurrent_boots,
+        address_range=IPv4Network(settings.sandbox_network),
+        name_servers=settings.sandbox_dns,
+        default_ephemeral_disk_mb=settings.sandbox_disk_mb,
+        default_pid_limit=settings.sandbox_pid_limit,
+        image_unused_seconds=settings.image_retention_seconds,
+    )

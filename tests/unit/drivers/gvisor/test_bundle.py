@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ SHARED = bundle.SharedFiles(Path("/opt/agent"), Path("/run/atoll/abc123/resolv.c
 
 
 def spec(**changes: object) -> InstanceSpec:
-    values: dict[str, object] = {
+    values: dict[str, Any] = {
         "instance_id": "one",
         "image_digest": "debian@sha256:" + "0" * 64,
         "command": None,
@@ -35,10 +36,10 @@ def spec(**changes: object) -> InstanceSpec:
         "pid_limit": None,
         "ephemeral_disk_mb": None,
     }
-    return InstanceSpec(**(values | changes))  # type: ignore[arg-type] - the values above have the right types
+    return InstanceSpec(**(values | changes))
 
 
-def config(**changes: object) -> dict[str, object]:
+def config(**changes: object) -> dict[str, Any]:
     argv = bundle.agent_argv(spec(**changes), IMAGE, pid_limit=100, memory_limit=1)
     return bundle.config(argv, IMAGE, PATHS, SHARED, namespace=Path("/run/netns/n"), hostname="sandbox")
 
@@ -112,11 +113,11 @@ def test_the_only_host_paths_are_the_named_ones() -> None:
     for destination in ("/.atoll/agent", "/etc/resolv.conf", "/etc/hosts"):
         assert "ro" in binds[destination]["options"]
     # /tmp is not the folder itself: the annotation turns it into a tmpfs whose pages lie there.
-    assert config()["annotations"]["dev.gvisor.spec.mount.tmp.type"] == "tmpfs"  # type: ignore[index] - a dict
+    assert config()["annotations"]["dev.gvisor.spec.mount.tmp.type"] == "tmpfs"
 
 
 def test_runsc_runs_isolated_and_leaves_no_test_or_debug_switch_on() -> None:
-    argv = bundle.runsc_argv("runsc", PATHS)
+    argv = bundle.runsc_argv(Path("runsc"), PATHS)
     assert "--platform=systrap" in argv
     assert "--network=sandbox" in argv
     assert "--host-uds=none" in argv

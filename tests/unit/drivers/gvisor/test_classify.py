@@ -77,7 +77,7 @@ def test_a_boot_that_takes_too_long_can_be_retried() -> None:
     ],
 )
 def test_programs_that_fail_have_a_code(error: Exception, code: ErrorCode) -> None:
-    assert classify.program_failure(error).code is code  # type: ignore[arg-type] - all are ProgramError
+    assert classify.program_failure(error).code is code  # type: ignore[arg-type]  # all are ProgramError
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.ENOMEM])

@@ -7,7 +7,8 @@ import pytest
 from atoll.drivers.gvisor import addresses
 from atoll.drivers.gvisor.nftables import ruleset
 
-PLAN = addresses.plan("abc123", None, [])
+RANGE = IPv4Network("10.231.0.0/16")
+PLAN = addresses.plan("abc123", RANGE, [])
 
 
 def denied(address: str) -> bool:
@@ -71,16 +72,16 @@ def test_slots_do_not_overlap_and_stay_in_the_range() -> None:
 
 
 def test_a_range_in_use_on_the_machine_is_not_chosen() -> None:
-    other = addresses.plan("abc123", None, [PLAN.range4])
+    other = addresses.plan("abc123", RANGE, [PLAN.range4])
     assert not other.range4.overlaps(PLAN.range4)
-    with pytest.raises(ValueError, match="no free range"):
-        addresses.plan("abc123", None, [IPv4Network("10.0.0.0/8")])
+    with pytest.raises(ValueError, match="nothing"):
+        addresses.plan("abc123", RANGE, [IPv4Network("10.0.0.0/8")])
     with pytest.raises(ValueError, match="smaller"):
         addresses.plan("abc123", IPv4Network("10.0.0.0/25"), [])
 
 
 def test_two_data_directories_get_different_ipv6_ranges() -> None:
-    assert addresses.plan("abc123", None, []).range6 != addresses.plan("abc124", None, []).range6
+    assert addresses.plan("abc123", RANGE, []).range6 != addresses.plan("abc124", RANGE, []).range6
 
 
 def test_an_allowed_network_is_accepted_before_the_denied_ranges() -> None:
