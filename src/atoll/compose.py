@@ -17,6 +17,7 @@ from atoll.domain.errors import Conflict, Invalid
 from atoll.drivers.base import Driver
 from atoll.drivers.connections import AgentConnections
 from atoll.ops.services import Services
+from atoll.sealing import Sealer
 from atoll.secret_key import derive_key, load_secret
 from atoll.settings import Settings
 from atoll.store import sandboxes
@@ -78,6 +79,7 @@ class ControlPlane:
             clock=clock,
             new_id=new_id,
             fingerprint_key=derive_key(secret, "command fingerprints"),
+            sealer=Sealer(derive_key(secret, "sealed secrets")),
         )
         runner_id = _runner_id(settings.data_dir, new_id)
         await database.write(lambda tx: sandboxes.drop_leases(tx, runner_id))

@@ -8,6 +8,7 @@ from datetime import datetime
 
 from atoll.drivers.base import Driver
 from atoll.drivers.connections import AgentConnections
+from atoll.sealing import Sealer
 from atoll.settings import Settings
 from atoll.store.database import Database
 from atoll.store.wakes import Wakes
@@ -26,3 +27,5 @@ class Services:
     new_id: Callable[[], str]
     fingerprint_key: bytes
     """Keys the fingerprints of commands; derived from the deployment's secret."""
+    sealer: Sealer
+    """Encrypts the secrets that the store keeps."""
