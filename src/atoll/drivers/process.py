@@ -10,11 +10,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 MAX_OUTPUT_BYTES = 8 * 1024 * 1024
 """Kept of each stream; what a program writes beyond it is read and dropped."""
@@ -62,6 +64,18 @@ class ProgramFailed(ProgramError):  # noqa: N818 - reads as what happened
         self.completed = completed
 
 
+def tied(argv: Sequence[str]) -> list[str]:
+    """The command line of `argv` such that Linux kills the program when this process dies, also by SIGKILL.
+
+    For work that a successor of this process would start again in the same place. Raises `ProgramMissing` at once, since
+    the wrapper would hide it.
+    """
+    found = shutil.which(argv[0])
+    if found is None:
+        raise ProgramMissing(Path(argv[0]).name, "cannot be executed (not found)")
+    return ["setpriv", "--pdeathsig", "KILL", "--", found, *argv[1:]]
+
+
 async def run(
     argv: Sequence[str],
     *,
@@ -96,8 +110,8 @@ async def run(
         raise ProgramMissing(program, f"cannot be executed ({error.strerror})") from error
     try:
         if input is not None:
-            stdin = transport.get_pipe_transport(0)
-            assert isinstance(stdin, asyncio.WriteTransport)  # noqa: S101 - the pipe asked for above
+            # A cast, not a check: uvloop's transports are of classes of their own.
+            stdin = cast("asyncio.WriteTransport", transport.get_pipe_transport(0))
             stdin.write(input)
             stdin.close()
         async with asyncio.timeout(timeout):
