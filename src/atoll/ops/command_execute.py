@@ -17,6 +17,7 @@ from atoll.domain.identity import Principal, Scope
 from atoll.domain.sandbox import RUNNING, Sandbox, SandboxStatus, check_accepts_commands
 from atoll.ops import command_record
 from atoll.ops.access import authorize_manage, load_sandbox
+from atoll.ops.background import spawn
 from atoll.ops.command_admission import admit_or_resume
 from atoll.ops.services import Services
 from atoll.ops.waiting import wait_while
@@ -89,7 +90,7 @@ async def _run(
     except RuntimeFailure as failure:
         return await _after_failure(services, sandbox, execution_id, failure)
     await services.database.write(lambda tx: command_record.finish(tx, sandbox.id, execution_id, result.state))
-    await _forget(services, instance_id, execution)
+    spawn(_forget(services, instance_id, execution))
     return result
 
 
