@@ -67,8 +67,8 @@ class ProgramFailed(ProgramError):  # noqa: N818 - reads as what happened
 def tied(argv: Sequence[str]) -> list[str]:
     """The command line of `argv` such that Linux kills the program when this process dies, also by SIGKILL.
 
-    For work that a successor of this process would start again in the same place. Raises `ProgramMissing` at once, since
-    the wrapper would hide it.
+    For work that a successor of this process would start again in the same place. Raises `ProgramMissing` at once,
+    since the wrapper would hide it.
     """
     found = shutil.which(argv[0])
     if found is None:

@@ -24,7 +24,7 @@ from atoll.drivers.gvisor.images.reference import parse_image_digest
 from atoll.drivers.gvisor.images.registry import machine_architecture
 from atoll.drivers.gvisor.images.rootfs import SANDBOX_ID
 from atoll.drivers.gvisor.images.store import ImageStore
-from atoll.drivers.process import ProgramError, run
+from atoll.drivers.process import ProgramError, run, tied
 
 REPOSITORY = "atoll/default"
 CODENAME = "bookworm"
@@ -121,6 +121,7 @@ async def _build(store: ImageStore, name: str, progress: Callable[[str], None]) 
     lines = debian_lines(CODENAME)
     if not lines:
         raise not_ready("The default image needs APT sources of Debian on the sandbox machine.")
+    await store.clear(name)
     work = store.workspace(name)
     try:
         progress(
@@ -151,7 +152,7 @@ async def _build(store: ImageStore, name: str, progress: Callable[[str], None]) 
         assert isinstance(error, ProgramError)  # noqa: S101 - split by this type
         raise not_ready(f"The default image could not be built: {error.program} failed.") from error
     finally:
-        await run(["rm", "-rf", "--one-file-system", "--", str(work)], timeout=600)
+        await store.clear(name)
 
 
 async def _node(work: Path, progress: Callable[[str], None]) -> Path:
@@ -171,18 +172,20 @@ async def _bootstrap(work: Path, lines: list[str], progress: Callable[[str], Non
     options += [f"--dpkgopt=path-include={pattern}" for pattern in _KEPT]
     options += [f"--customize-hook={hook}" for hook in _HOOKS]
     await run(
-        [
-            "mmdebstrap",
-            "--quiet",
-            "--mode=root",
-            "--variant=minbase",
-            "--format=tar",
-            f"--include={','.join(PACKAGES)}",
-            *options,
-            CODENAME,
-            str(target),
-            "-",
-        ],
+        tied(
+            [
+                "mmdebstrap",
+                "--quiet",
+                "--mode=root",
+                "--variant=minbase",
+                "--format=tar",
+                f"--include={','.join(PACKAGES)}",
+                *options,
+                CODENAME,
+                str(target),
+                "-",
+            ]
+        ),
         timeout=BOOTSTRAP_SECONDS,
         input=sources.encode(),
         env={**os.environ, "SOURCE_DATE_EPOCH": str(EPOCH), "TMPDIR": str(work), "LC_ALL": "C.UTF-8"},

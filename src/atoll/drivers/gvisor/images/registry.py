@@ -14,7 +14,7 @@ from pathlib import Path
 from atoll.drivers.gvisor.images.config import Index, Manifest, read_manifest
 from atoll.drivers.gvisor.images.failures import fetch_failure, invalid_image
 from atoll.drivers.gvisor.images.reference import ImageReference
-from atoll.drivers.process import ProgramError, run
+from atoll.drivers.process import ProgramError, run, tied
 
 INSPECT_SECONDS = 60.0
 """For one manifest; covers a slow name server and a registry that hangs."""
@@ -58,19 +58,21 @@ class Registry:
         """Copy one platform's image into an OCI layout; blobs that it has already are not fetched again."""
         try:
             await run(
-                [
-                    "skopeo",
-                    "--insecure-policy",
-                    f"--tmpdir={temporary}",
-                    "copy",
-                    "--quiet",
-                    f"--src-authfile={self.auth_file}",
-                    f"--src-tls-verify={self._tls(reference)}",
-                    # umoci reads gzip and plain tar only.
-                    "--dest-compress-format=gzip",
-                    f"docker://{reference.repository}@{digest}",
-                    f"oci:{layout}:image",
-                ],
+                tied(
+                    [
+                        "skopeo",
+                        "--insecure-policy",
+                        f"--tmpdir={temporary}",
+                        "copy",
+                        "--quiet",
+                        f"--src-authfile={self.auth_file}",
+                        f"--src-tls-verify={self._tls(reference)}",
+                        # umoci reads gzip and plain tar only.
+                        "--dest-compress-format=gzip",
+                        f"docker://{reference.repository}@{digest}",
+                        f"oci:{layout}:image",
+                    ]
+                ),
                 timeout=COPY_SECONDS,
                 env=self._environment(temporary),
             )

@@ -35,8 +35,8 @@ from atoll.drivers.gvisor.images.failures import disk_full, invalid_image, not_r
 from atoll.drivers.gvisor.images.reference import ImageReference, parse_image_digest
 from atoll.drivers.gvisor.images.registry import Registry
 from atoll.drivers.gvisor.images.unpack import Limits, unpack
+from atoll.drivers.process import ProgramError, run
 from atoll.settings import Settings
-from atoll.drivers.process import run
 
 LOCK_SECONDS = 3600.0
 """Longest wait for another worker's fetch; that one has limits of its own."""
@@ -113,6 +113,8 @@ class ImageStore:
             raise (
                 disk_full() if error.errno in _DISK_FULL else not_ready("The images cannot be read or written.")
             ) from error
+        except ProgramError as error:
+            raise not_ready("The image cannot be written to the disk of the sandbox machine.") from error
         if made is None:
             raise not_ready("The image was deleted while it was being made.")
         return made
@@ -160,6 +162,12 @@ class ImageStore:
         self._make_directories()
         return Path(tempfile.mkdtemp(prefix=f"{name}.", dir=self.root / "work"))
 
+    async def clear(self, name: str) -> None:
+        """Delete every workspace of this name, whose lock the caller holds."""
+        for entry in _entries(self.root / "work"):
+            if entry.name.startswith(f"{name}."):
+                await _delete(Path(entry.path))
+
     @asynccontextmanager
     async def lock(self, name: str) -> AsyncIterator[None]:
         """One worker of this name, in any process. Waits an hour at most."""
@@ -168,9 +176,7 @@ class ImageStore:
             yield
 
     async def _make(self, reference: ImageReference) -> None:
-        for entry in _entries(self.root / "work"):
-            if entry.name.startswith(f"{reference.hex}."):
-                await _delete(Path(entry.path))
+        await self.clear(reference.hex)
         work = self.workspace(reference.hex)
         try:
             layout = await self._layout(reference, work)
@@ -181,7 +187,7 @@ class ImageStore:
                 self._forget_blobs(layout)
                 raise
         finally:
-            await _delete(work)
+            await self.clear(reference.hex)
 
     async def _layout(self, reference: ImageReference, work: Path) -> Path:
         """An OCI layout with the image: one built here, or one that is fetched now."""
@@ -324,5 +330,9 @@ def _blobs(layout: Path) -> list[str]:
 
 
 async def _delete(path: Path) -> None:
-    """Delete a tree of strangers. Not with `shutil`, whose recursion a deeply nested image exhausts."""
-    await run(["rm", "-rf", "--one-file-system", "--", str(path)], timeout=_DELETE_SECONDS)
+    """Delete a tree of strangers. Not with `shutil`, whose recursion a deeply nested image exhausts.
+
+    What cannot be deleted stays in `work/`, where the next `collect` finds it.
+    """
+    with contextlib.suppress(ProgramError):
+        await run(["rm", "-rf", "--one-file-system", "--", str(path)], timeout=_DELETE_SECONDS)

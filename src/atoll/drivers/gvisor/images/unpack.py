@@ -14,7 +14,7 @@ from pathlib import Path
 from atoll.domain.errors import RuntimeFailure
 from atoll.drivers.gvisor.images import rootfs as tree
 from atoll.drivers.gvisor.images.failures import disk_full, invalid_image, unpack_failure
-from atoll.drivers.process import ProgramError, run
+from atoll.drivers.process import ProgramError, ProgramMissing, run, tied
 
 GIB = 1 << 30
 UNPACK_SECONDS = 1800.0
@@ -59,9 +59,13 @@ async def unpack(layout: Path, root: Path, limits: Limits) -> Unpacked:
     Raises `RuntimeFailure`: INVALID_REQUEST when the image is damaged or over a limit, SANDBOX_NOT_READY when the disk
     is full.
     """
+    try:
+        command = tied(["umoci", "raw", "unpack", "--image", f"{layout}:{LAYOUT_TAG}", str(root)])
+    except ProgramMissing as error:
+        raise unpack_failure(error) from error
     unpacking = asyncio.create_task(
         run(
-            ["umoci", "raw", "unpack", "--image", f"{layout}:{LAYOUT_TAG}", str(root)],
+            command,
             timeout=UNPACK_SECONDS,
             env={"PATH": os.environ.get("PATH", os.defpath), "HOME": str(layout)},
         )
