@@ -217,10 +217,12 @@ def revisions_in_use(tx: Transaction) -> set[str]:
     return set(rows)
 
 
-def next_deadline(sandboxes_: Sequence[Sandbox]) -> datetime | None:
+def next_deadline(sandboxes_: Sequence[Sandbox], now: datetime) -> datetime | None:
     """The earliest time at which `due_termination` may answer something new."""
     moments = [s.expires_at for s in sandboxes_]
     moments += [s.idle_deadline for s in sandboxes_ if s.status is _S.READY]
+    # A BUSY one may become READY without anybody being woken; it cannot be idle for too long before this.
+    moments += [now + timedelta(seconds=s.idle_timeout_seconds) for s in sandboxes_ if s.status is _S.BUSY]
     moments += [
         s.suspended_at + timedelta(seconds=s.suspended_retention_seconds)
         for s in sandboxes_

@@ -15,6 +15,11 @@ from atoll.store.tables import sandbox_events, sandboxes
 from atoll.store.wakes import SANDBOXES, sandbox_topic
 
 
+_NOTHING_FOR_A_WORKER = frozenset({Action.BEGIN_WORK, Action.END_WORK})
+"""Steps that come with every command and give no worker anything to do; waking all of them each time would cost more
+than the command."""
+
+
 def transition(tx: Transaction, sandbox: Sandbox, action: Action, **changes: Any) -> Sandbox:
     """Move a sandbox one step, with the columns that change beside its status, and return it as it is then.
 
@@ -46,5 +51,7 @@ def transition(tx: Transaction, sandbox: Sandbox, action: Action, **changes: Any
             occurred_at=tx.now,
         )
     )
-    tx.wake(SANDBOXES, sandbox_topic(sandbox.id))
+    tx.wake(sandbox_topic(sandbox.id))
+    if action not in _NOTHING_FOR_A_WORKER:
+        tx.wake(SANDBOXES)
     return replace(sandbox, **written)

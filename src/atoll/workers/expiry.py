@@ -35,7 +35,7 @@ class ExpiryWorker:
             reason = due_termination(sandbox, now)
             if reason is not None:
                 await self._end(sandbox, reason)
-        deadline = sandboxes.next_deadline([s for s in candidates if due_termination(s, now) is None])
+        deadline = sandboxes.next_deadline([s for s in candidates if due_termination(s, now) is None], now)
         if deadline is None:
             return None
         return max((deadline - self._services.clock()).total_seconds(), _SHORTEST_SLEEP_SECONDS)
