@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from atoll.domain.command import CommandState
+from atoll.domain.command import CommandState, EndReason
 from atoll.domain.execution import Execution, ExecutionKind, ExecutionState
 from atoll.domain.sandbox import Action, Sandbox, SandboxStatus
 from atoll.ops.services import Services
@@ -53,20 +53,33 @@ def begin(
 
 def finish(tx: Transaction, sandbox_id: str, execution_id: str, state: CommandState) -> None:
     """Record how a command ended; the first record wins."""
+    sandbox = _lock(tx, sandbox_id)
     if commands.mark_exited(tx, execution_id, state):
-        settle(tx, sandbox_id)
+        _settle(tx, sandbox)
 
 
 def withdraw(tx: Transaction, sandbox_id: str, execution_id: str) -> None:
     """Forget a command that the agent refused to start, so that nothing remembers what never ran."""
+    sandbox = _lock(tx, sandbox_id)
     commands.remove(tx, execution_id)
-    settle(tx, sandbox_id)
+    _settle(tx, sandbox)
 
 
-def settle(tx: Transaction, sandbox_id: str) -> None:
+def lose(tx: Transaction, sandbox_id: str, execution_id: str) -> None:
+    """Record the end of a command that its agent knows no more; nobody saw how it ended."""
+    sandbox = _lock(tx, sandbox_id)
+    commands.mark_lost(tx, [execution_id], reason=EndReason.KILLED)
+    _settle(tx, sandbox)
+
+
+def _lock(tx: Transaction, sandbox_id: str) -> Sandbox | None:
+    """Hold the sandbox before its commands: whoever ends a sandbox takes them in this order, another would deadlock."""
+    return sandboxes.get(tx, sandbox_id, lock=True)
+
+
+def _settle(tx: Transaction, sandbox: Sandbox | None) -> None:
     """Return a BUSY sandbox in which nothing runs any more to READY; idleness counts from now."""
-    sandbox = sandboxes.get(tx, sandbox_id, lock=True)
-    if sandbox is not None and sandbox.status is SandboxStatus.BUSY and commands.count_active(tx, sandbox_id) == 0:
+    if sandbox is not None and sandbox.status is SandboxStatus.BUSY and commands.count_active(tx, sandbox.id) == 0:
         transition(tx, sandbox, Action.END_WORK, last_active_at=tx.now)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import delete, func, insert, select, update
+from sqlalchemy import bindparam, case, delete, func, insert, select, update
 
 from atoll.domain.command import CommandState, EndReason
 from atoll.domain.execution import Execution, ExecutionState
@@ -17,16 +17,42 @@ from atoll.store.wakes import sandbox_topic
 _mapper = Mapper(commands, Execution)
 _c = commands.c
 
+# Built once: building a statement costs ten times what running it does.
+_GET = select(*_mapper.columns).where(_c.id == bindparam("id"), _c.sandbox_id == bindparam("sandbox_id"))
+_FIND = select(*_mapper.columns).where(_c.id == bindparam("id"))
+_FIND_BY_KEY = select(*_mapper.columns).where(
+    _c.sandbox_id == bindparam("sandbox_id"), _c.idempotency_key == bindparam("idempotency_key")
+)
+_INSERT = insert(commands)
+_MARK_RUNNING = (
+    update(commands)
+    .where(_c.id == bindparam("the_id"), _c.process_id.is_(None))
+    .values(
+        state=case((_c.state == ExecutionState.REQUESTED, ExecutionState.RUNNING), else_=_c.state),
+        process_id=bindparam("process_id"),
+        started_at=bindparam("started_at"),
+    )
+)
+_MARK_EXITED = update(commands).where(_c.id == bindparam("the_id"), _c.state != ExecutionState.EXITED)
+_ACTIVE = select(*_mapper.columns).where(_c.sandbox_id == bindparam("sandbox_id"), _c.state != ExecutionState.EXITED)
+_ACTIVE_OF_INSTANCE = select(*_mapper.columns).where(
+    _c.instance_id == bindparam("instance_id"), _c.state != ExecutionState.EXITED
+)
+_COUNT_ACTIVE = (
+    select(func.count())
+    .select_from(commands)
+    .where(_c.sandbox_id == bindparam("sandbox_id"), _c.state != ExecutionState.EXITED)
+)
+
 
 def get(tx: Transaction, sandbox_id: str, execution_id: str) -> Execution | None:
     """One command of one sandbox."""
-    query = select(*_mapper.columns).where(_c.id == execution_id, _c.sandbox_id == sandbox_id)
-    return _mapper.maybe(tx.connection.execute(query).first())
+    return _mapper.maybe(tx.connection.execute(_GET, {"id": execution_id, "sandbox_id": sandbox_id}).first())
 
 
 def find(tx: Transaction, execution_id: str) -> Execution | None:
     """One command, whatever its sandbox."""
-    return _mapper.maybe(tx.connection.execute(select(*_mapper.columns).where(_c.id == execution_id)).first())
+    return _mapper.maybe(tx.connection.execute(_FIND, {"id": execution_id}).first())
 
 
 def remove(tx: Transaction, execution_id: str) -> None:
@@ -36,42 +62,36 @@ def remove(tx: Transaction, execution_id: str) -> None:
 
 def find_by_key(tx: Transaction, sandbox_id: str, idempotency_key: str) -> Execution | None:
     """The command of one idempotency key in one sandbox (SA-251)."""
-    query = select(*_mapper.columns).where(_c.sandbox_id == sandbox_id, _c.idempotency_key == idempotency_key)
-    return _mapper.maybe(tx.connection.execute(query).first())
+    key = {"sandbox_id": sandbox_id, "idempotency_key": idempotency_key}
+    return _mapper.maybe(tx.connection.execute(_FIND_BY_KEY, key).first())
 
 
 def add(tx: Transaction, execution: Execution) -> None:
     """Insert a command."""
     values = {column.name: getattr(execution, column.name) for column in _mapper.columns}
-    tx.connection.execute(insert(commands).values(**values))
+    tx.connection.execute(_INSERT, values)
 
 
 def mark_running(tx: Transaction, execution_id: str, *, process_id: int, started_at: datetime) -> None:
-    """Record that the agent has started it; one that has ended already stays as it is."""
-    tx.connection.execute(
-        update(commands)
-        .where(_c.id == execution_id, _c.state == ExecutionState.REQUESTED)
-        .values(state=ExecutionState.RUNNING, process_id=process_id, started_at=started_at)
-    )
+    """Record that the agent has started it; one whose end was recorded first stays ended and gets its process id."""
+    values = {"the_id": execution_id, "process_id": process_id, "started_at": started_at}
+    tx.connection.execute(_MARK_RUNNING, values)
 
 
 def mark_exited(tx: Transaction, execution_id: str, state: CommandState) -> bool:
     """Record how it ended; the first record wins. True when this was the first."""
-    result = tx.connection.execute(
-        update(commands)
-        .where(_c.id == execution_id, _c.state != ExecutionState.EXITED)
-        .values(
-            state=ExecutionState.EXITED,
-            exit_code=state.exit_code,
-            reason=state.reason,
-            stdout_bytes=state.stdout_bytes,
-            stderr_bytes=state.stderr_bytes,
-            output_truncated=state.output_truncated,
-            started_at=state.started_at,
-            exited_at=state.exited_at,
-        )
-    )
-    return result.rowcount == 1
+    values = {
+        "the_id": execution_id,
+        "state": ExecutionState.EXITED,
+        "exit_code": state.exit_code,
+        "reason": state.reason,
+        "stdout_bytes": state.stdout_bytes,
+        "stderr_bytes": state.stderr_bytes,
+        "output_truncated": state.output_truncated,
+        "started_at": state.started_at,
+        "exited_at": state.exited_at,
+    }
+    return tx.connection.execute(_MARK_EXITED, values).rowcount == 1
 
 
 def mark_lost(tx: Transaction, execution_ids: Sequence[str], *, reason: EndReason) -> None:
@@ -93,19 +113,20 @@ def end_all(tx: Transaction, sandbox_id: str, *, reason: EndReason) -> None:
 
 def active(tx: Transaction, sandbox_id: str) -> list[Execution]:
     """Commands that have not ended."""
-    query = select(*_mapper.columns).where(_c.sandbox_id == sandbox_id, _c.state != ExecutionState.EXITED)
-    return [_mapper.one(row) for row in tx.connection.execute(query)]
+    return [_mapper.one(row) for row in tx.connection.execute(_ACTIVE, {"sandbox_id": sandbox_id})]
 
 
 def active_of_instance(tx: Transaction, instance_id: str) -> list[Execution]:
     """Commands of one instance that have not ended."""
-    query = select(*_mapper.columns).where(_c.instance_id == instance_id, _c.state != ExecutionState.EXITED)
-    return [_mapper.one(row) for row in tx.connection.execute(query)]
+    return [_mapper.one(row) for row in tx.connection.execute(_ACTIVE_OF_INSTANCE, {"instance_id": instance_id})]
 
 
 def count_active(tx: Transaction, sandbox_id: str) -> int:
     """How many have not ended."""
-    query = (
-        select(func.count()).select_from(commands).where(_c.sandbox_id == sandbox_id, _c.state != ExecutionState.EXITED)
-    )
-    return int(tx.connection.execute(query).scalar_one())
+    return int(tx.connection.execute(_COUNT_ACTIVE, {"sandbox_id": sandbox_id}).scalar_one())
+
+
+def unanswered_instances(tx: Transaction, *, before: datetime) -> list[str]:
+    """Instances with a command that was asked for before a time and has neither begun nor ended on record."""
+    query = select(_c.instance_id).where(_c.state == ExecutionState.REQUESTED, _c.requested_at <= before).distinct()
+    return list(tx.connection.execute(query).scalars())

@@ -1,8 +1,8 @@
 """The database: SQLite by default, PostgreSQL by URL, behind one way to run a transaction.
 
 A transaction is a plain function that runs in a database thread: `await database.write(function)`. It may run again
-when the database asks for that (a deadlock, a busy lock), so it must do nothing but read and write rows. What it wants
-to wake is collected and published after the commit.
+when the database asks for that (a deadlock, a busy lock, a lost connection), so it must do nothing but read and write
+rows. What it wants to wake is collected and published after the commit, also when its caller has gone away meanwhile.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, event, text
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
 from atoll.store.wakes import Wakes
@@ -26,8 +26,12 @@ _BUSY_TIMEOUT_SECONDS = 15
 _ATTEMPTS = 5
 _READ_THREADS = 3
 _POSTGRES_WRITE_THREADS = 8
-_RETRIED_POSTGRES_STATES = frozenset({"40001", "40P01"})
+_RETRIED_POSTGRES_STATES = frozenset({"40001", "40P01", "23505"})
+"""Serialization failure, deadlock, and a uniqueness that a concurrent find-or-add was first to take: it finds next."""
 NOTIFY_CHANNEL = "atoll_wakes"
+_NOTIFY = text("SELECT pg_notify(:channel, topic) FROM unnest(CAST(:topics AS text[])) AS topic")
+
+Runner = Callable[[Callable[["Transaction"], T]], tuple[T, list[str]]]
 
 
 class Transaction:
@@ -35,18 +39,14 @@ class Transaction:
 
     def __init__(self, connection: Connection, now: datetime, dialect: str) -> None:
         self.connection = connection
-        self.now = now
+        # To the millisecond, as it is stored: what a transaction returns equals what is read later.
+        self.now = now.replace(microsecond=now.microsecond // 1_000 * 1_000)
         self.dialect = dialect
         self.topics: list[str] = []
 
     def wake(self, *topics: str) -> None:
         """Wake whoever waits on the topics, once the transaction is committed."""
         self.topics.extend(topics)
-
-    @property
-    def locks_rows(self) -> bool:
-        """Whether rows are locked one by one; SQLite has one writer and needs no row locks."""
-        return self.dialect == "postgresql"
 
 
 class Database:
@@ -73,17 +73,16 @@ class Database:
         """Run a function over one consistent view of the rows."""
         return await self._run(self._readers, self._read, function)
 
-    async def _run(
-        self,
-        executor: ThreadPoolExecutor,
-        runner: Callable[[Callable[[Transaction], T]], tuple[T, list[str]]],
-        function: Callable[[Transaction], T],
-    ) -> T:
-        loop = asyncio.get_running_loop()
-        # Shielded: a caller that goes away must not part a commit from its wakes.
-        result, topics = await asyncio.shield(loop.run_in_executor(executor, runner, function))
-        self.wakes.publish(topics)
+    async def _run(self, executor: ThreadPoolExecutor, runner: Runner[T], function: Callable[[Transaction], T]) -> T:
+        future = asyncio.get_running_loop().run_in_executor(executor, runner, function)
+        # By a callback of the future, which is shielded: a caller that goes away must not part a commit from its wakes.
+        future.add_done_callback(self._publish)
+        result, _ = await asyncio.shield(future)
         return result
+
+    def _publish(self, future: asyncio.Future[tuple[Any, list[str]]]) -> None:
+        if not future.cancelled() and future.exception() is None:
+            self.wakes.publish(future.result()[1])
 
     async def close(self) -> None:
         """Finish running transactions and close every connection."""
@@ -93,40 +92,51 @@ class Database:
             connection.close()
         self.engine.dispose()
 
-    def _connection(self) -> Connection:
+    def _connection(self, isolation_level: str | None = None) -> Connection:
+        """The connection of this thread; a thread reads or writes, never both."""
         connection: Connection | None = getattr(self._local, "connection", None)
         if connection is None or connection.closed or connection.invalidated:
-            connection = self.engine.connect()
+            replaced, connection = connection, self.engine.connect()
+            if isolation_level is not None:
+                connection = connection.execution_options(isolation_level=isolation_level)
             self._local.connection = connection
             with self._connections_lock:
+                if replaced is not None:
+                    self._connections.remove(replaced)
                 self._connections.append(connection)
         return connection
 
     def _write(self, function: Callable[[Transaction], T]) -> tuple[T, list[str]]:
-        for attempt in range(1, _ATTEMPTS + 1):
-            try:
-                return self._attempt(function)
-            except OperationalError as error:
-                if attempt == _ATTEMPTS or not _worth_retrying(error):
-                    raise
-        raise AssertionError("unreachable")
+        return self._repeated(self._attempt_write, function)
 
-    def _attempt(self, function: Callable[[Transaction], T]) -> tuple[T, list[str]]:
+    def _read(self, function: Callable[[Transaction], T]) -> tuple[T, list[str]]:
+        return self._repeated(self._attempt_read, function)
+
+    def _repeated(self, attempt: Runner[T], function: Callable[[Transaction], T]) -> tuple[T, list[str]]:
+        for _ in range(_ATTEMPTS - 1):
+            try:
+                return attempt(function)
+            except DBAPIError as error:
+                if not _worth_retrying(error):
+                    raise
+        return attempt(function)
+
+    def _attempt_write(self, function: Callable[[Transaction], T]) -> tuple[T, list[str]]:
         connection = self._connection()
         with connection.begin():
             if self.dialect == "sqlite":
                 connection.exec_driver_sql("BEGIN IMMEDIATE")
             tx = Transaction(connection, self.clock(), self.dialect)
             result = function(tx)
-            if tx.topics and tx.locks_rows:
-                for topic in dict.fromkeys(tx.topics):
-                    connection.execute(
-                        text("SELECT pg_notify(:channel, :topic)"), {"channel": NOTIFY_CHANNEL, "topic": topic}
-                    )
+            if tx.topics and self.dialect == "postgresql":
+                topics = list(dict.fromkeys(tx.topics))
+                connection.execute(_NOTIFY, {"channel": NOTIFY_CHANNEL, "topics": topics})
             return result, tx.topics
 
-    def _read(self, function: Callable[[Transaction], T]) -> tuple[T, list[str]]:
-        connection = self._connection()
+    def _attempt_read(self, function: Callable[[Transaction], T]) -> tuple[T, list[str]]:
+        # PostgreSQL's default takes a new view at every statement: an instance that moves from a pool to its sandbox
+        # between two of them would be seen in neither, and be reaped as an orphan.
+        connection = self._connection(None if self.dialect == "sqlite" else "REPEATABLE READ")
         with connection.begin():
             if self.dialect == "sqlite":
                 connection.exec_driver_sql("BEGIN")
@@ -157,6 +167,6 @@ def _configure_sqlite(connection: Any, record: Any) -> None:
     cursor.close()
 
 
-def _worth_retrying(error: OperationalError) -> bool:
+def _worth_retrying(error: DBAPIError) -> bool:
     state = getattr(error.orig, "sqlstate", None)
     return state in _RETRIED_POSTGRES_STATES or "database is locked" in str(error.orig) or error.connection_invalidated

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 
-from sqlalchemy import ColumnElement, and_, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, and_, bindparam, func, insert, or_, select, update
 
 from atoll.domain.errors import StaleGeneration
-from atoll.domain.sandbox import HOLDS_CAPACITY, PROVISIONING, Sandbox, SandboxStatus
+from atoll.domain.sandbox import HOLDS_CAPACITY, PROVISIONING, RUNNING, Sandbox, SandboxStatus
 from atoll.store.database import Transaction
 from atoll.store.rows import Mapper
 from atoll.store.tables import accounts, sandbox_events, sandboxes
@@ -19,7 +19,7 @@ _mapper = Mapper(sandboxes, Sandbox)
 _c = sandboxes.c
 
 _NEEDS_WORK: ColumnElement[bool] = or_(
-    _c.status.in_([*PROVISIONING, _S.TERMINATING, _S.SUSPENDING]),
+    _c.status.in_([*PROVISIONING, _S.TERMINATING]),
     and_(_c.allocation_pending, _c.status.in_([_S.FAILED, _S.TERMINATED, _S.SUSPENDED])),
 )
 """Rows whose intent and observation differ: to be provisioned, ended, or cleaned up after."""
@@ -27,32 +27,56 @@ _NEEDS_WORK: ColumnElement[bool] = or_(
 _HOLDS_CAPACITY: ColumnElement[bool] = or_(_c.status.in_(list(HOLDS_CAPACITY)), _c.allocation_pending)
 """SA-414, SA-415, SA-418."""
 
+# Built once: building a statement costs ten times what running it does. SQLite leaves out the locks, having one writer.
+_GET = select(*_mapper.columns).where(_c.id == bindparam("id"))
+_GET_LOCKED = _GET.with_for_update()
+_FIND_BY_IDENTITY = select(*_mapper.columns).where(
+    _c.account_id == bindparam("account_id"),
+    _c.app_id == bindparam("app_id"),
+    _c.caller_key == bindparam("caller_key"),
+    _c.idempotency_key == bindparam("idempotency_key"),
+)
+_FIND_BY_INSTANCE = select(*_mapper.columns).where(_c.instance_id == bindparam("instance_id")).with_for_update()
+_FENCE = select(accounts.c.id).where(accounts.c.id == bindparam("id")).with_for_update()
+_INSERT = insert(sandboxes)
+_INSERT_EVENT = insert(sandbox_events)
+_TOUCH = (
+    update(sandboxes)
+    .where(_c.id == bindparam("the_id"), _c.last_active_at < bindparam("now"))
+    .values(last_active_at=bindparam("now"))
+)
+_WORKABLE = (
+    select(_c.id)
+    .where(_NEEDS_WORK, or_(_c.lease_until.is_(None), _c.lease_until <= bindparam("now")))
+    .order_by(_c.updated_at)
+    .limit(bindparam("most"))
+    .with_for_update(skip_locked=True)
+)
+_STILL_NEEDS_WORK = select(_c.id).where(_c.id == bindparam("id"), _NEEDS_WORK)
+_RUNNING_INSTANCES = select(_c.instance_id).where(_c.status.in_(sorted(RUNNING)), _c.instance_id.is_not(None))
+
 
 def get(tx: Transaction, sandbox_id: str, *, lock: bool = False) -> Sandbox | None:
     """Read one sandbox; `lock` holds its row until the transaction ends."""
-    query = select(*_mapper.columns).where(_c.id == sandbox_id)
-    if lock and tx.locks_rows:
-        query = query.with_for_update()
-    return _mapper.maybe(tx.connection.execute(query).first())
+    return _mapper.maybe(tx.connection.execute(_GET_LOCKED if lock else _GET, {"id": sandbox_id}).first())
 
 
 def find_by_identity(
     tx: Transaction, account_id: str, app_id: str, caller_key: str, idempotency_key: str
 ) -> Sandbox | None:
     """The sandbox of one create identity (SA-121)."""
-    query = select(*_mapper.columns).where(
-        _c.account_id == account_id,
-        _c.app_id == app_id,
-        _c.caller_key == caller_key,
-        _c.idempotency_key == idempotency_key,
-    )
-    return _mapper.maybe(tx.connection.execute(query).first())
+    identity = {
+        "account_id": account_id,
+        "app_id": app_id,
+        "caller_key": caller_key,
+        "idempotency_key": idempotency_key,
+    }
+    return _mapper.maybe(tx.connection.execute(_FIND_BY_IDENTITY, identity).first())
 
 
 def fence_account(tx: Transaction, account_id: str) -> None:
     """Let one admission of an account at a time pass, also while it has no sandbox yet (SA-413)."""
-    if tx.locks_rows:
-        tx.connection.execute(select(accounts.c.id).where(accounts.c.id == account_id).with_for_update())
+    tx.connection.execute(_FENCE, {"id": account_id})
 
 
 def count_active(tx: Transaction, account_id: str, *, app_id: str | None = None, project_id: str | None = None) -> int:
@@ -68,26 +92,23 @@ def count_active(tx: Transaction, account_id: str, *, app_id: str | None = None,
 def add(tx: Transaction, sandbox: Sandbox) -> None:
     """Insert a new sandbox and its first event."""
     values = {column.name: getattr(sandbox, column.name) for column in _mapper.columns}
-    tx.connection.execute(insert(sandboxes).values(**values))
-    tx.connection.execute(
-        insert(sandbox_events).values(
-            sandbox_id=sandbox.id,
-            generation=sandbox.generation,
-            action="request",
-            from_status=None,
-            to_status=sandbox.status,
-            data={},
-            occurred_at=tx.now,
-        )
-    )
+    tx.connection.execute(_INSERT, values)
+    event = {
+        "sandbox_id": sandbox.id,
+        "generation": sandbox.generation,
+        "action": "request",
+        "from_status": None,
+        "to_status": sandbox.status,
+        "data": {},
+        "occurred_at": tx.now,
+    }
+    tx.connection.execute(_INSERT_EVENT, event)
     tx.wake(SANDBOXES)
 
 
 def touch(tx: Transaction, sandbox_id: str) -> None:
     """Move `last_active_at` forward (SA-061)."""
-    tx.connection.execute(
-        update(sandboxes).where(_c.id == sandbox_id, _c.last_active_at < tx.now).values(last_active_at=tx.now)
-    )
+    tx.connection.execute(_TOUCH, {"the_id": sandbox_id, "now": tx.now})
 
 
 def replace_instance(tx: Transaction, sandbox_id: str, generation: int, instance_id: str) -> None:
@@ -136,11 +157,7 @@ def page(
 
 def claim_work(tx: Transaction, lease_token: str, *, lease: timedelta, limit: int) -> list[Sandbox]:
     """Lease up to `limit` sandboxes that need work and that nobody works on."""
-    free = or_(_c.lease_until.is_(None), _c.lease_until <= tx.now)
-    query = select(_c.id).where(_NEEDS_WORK, free).order_by(_c.updated_at).limit(limit)
-    if tx.locks_rows:
-        query = query.with_for_update(skip_locked=True)
-    ids = list(tx.connection.execute(query).scalars())
+    ids = list(tx.connection.execute(_WORKABLE, {"now": tx.now, "most": limit}).scalars())
     if not ids:
         return []
     tx.connection.execute(
@@ -160,14 +177,17 @@ def renew_leases(tx: Transaction, lease_token: str, sandbox_ids: Sequence[str], 
 
 
 def release_lease(tx: Transaction, sandbox_id: str, lease_token: str, *, retry_after: timedelta | None = None) -> None:
-    """Give a sandbox back for whoever finds work in it next, or keep everybody off it for `retry_after`."""
+    """Give a sandbox back for whoever finds work in it next, or keep everybody off it for `retry_after`.
+
+    Wakes the workers for what became to be done while they were kept off it.
+    """
     until = None if retry_after is None else tx.now + retry_after
     tx.connection.execute(
         update(sandboxes)
         .where(_c.id == sandbox_id, _c.lease_token == lease_token)
         .values(lease_token=None, lease_until=until)
     )
-    if until is None:
+    if until is None and tx.connection.execute(_STILL_NEEDS_WORK, {"id": sandbox_id}).first() is not None:
         tx.wake(SANDBOXES)
 
 
@@ -189,10 +209,9 @@ def with_instances(tx: Transaction) -> list[Sandbox]:
     return [_mapper.one(row) for row in rows]
 
 
-def running(tx: Transaction) -> list[Sandbox]:
-    """Every sandbox that accepts commands."""
-    rows = tx.connection.execute(select(*_mapper.columns).where(_c.status.in_([_S.READY, _S.BUSY])))
-    return [_mapper.one(row) for row in rows]
+def running_instances(tx: Transaction) -> list[str]:
+    """The instance of every sandbox that accepts commands."""
+    return list(tx.connection.execute(_RUNNING_INSTANCES).scalars())
 
 
 def with_deadlines(tx: Transaction) -> list[Sandbox]:
@@ -203,10 +222,7 @@ def with_deadlines(tx: Transaction) -> list[Sandbox]:
 
 def find_by_instance(tx: Transaction, instance_id: str) -> Sandbox | None:
     """The sandbox whose compute an instance is, its row locked."""
-    query = select(*_mapper.columns).where(_c.instance_id == instance_id)
-    if tx.locks_rows:
-        query = query.with_for_update()
-    return _mapper.maybe(tx.connection.execute(query).first())
+    return _mapper.maybe(tx.connection.execute(_FIND_BY_INSTANCE, {"instance_id": instance_id}).first())
 
 
 def revisions_in_use(tx: Transaction) -> set[str]:

@@ -33,7 +33,10 @@ class Listener:
     async def wait(self, timeout: float) -> bool:
         """Wait for a wake for up to `timeout` seconds; True when there was one."""
         try:
-            await asyncio.wait_for(self._event.wait(), max(timeout, 0))
+            # Not wait_for: before Python 3.12 it loses a cancellation that comes together with the wake, and a worker
+            # that is told to stop would go on.
+            async with asyncio.timeout(max(timeout, 0)):
+                await self._event.wait()
         except TimeoutError:
             return False
         self._event.clear()

@@ -32,6 +32,8 @@ _GIVE_UP_SECONDS = 60.0
 """How long an instance whose processes live may be unreachable before its sandbox fails."""
 _NEVER_SENT_AFTER = timedelta(seconds=60)
 """A command on record that the agent never heard of is withdrawn after this."""
+_EXAMINED_AT_ONCE = 16
+"""Instances that are looked at together: one that hangs must not keep the others unwatched."""
 
 
 class WatchWorker:
@@ -45,16 +47,25 @@ class WatchWorker:
         self._services = services
         self._tasks: set[asyncio.Task[None]] = set()
         self._unreachable_since: dict[str, float] = {}
+        self._looks = asyncio.Semaphore(_EXAMINED_AT_ONCE)
+        self._awaited: set[str] = set()
         services.agents.on_exit = self._record_exit
         services.agents.on_open = self._opened
         services.agents.on_lost = self._lost
 
     async def run_once(self) -> float | None:
-        """Connect to every running sandbox that has no connection."""
-        running = await self._services.database.read(sandboxes.running)
-        for sandbox in running:
-            if sandbox.instance_id is not None and not self._services.agents.is_open(sandbox.instance_id):
-                await self._examine(sandbox.instance_id)
+        """Connect to every running sandbox that has no connection, and clear up commands that nobody answered."""
+        running, unanswered = await self._services.database.read(_look)
+        agents = self._services.agents
+        self._unreachable_since = {
+            instance_id: since for instance_id, since in self._unreachable_since.items() if instance_id in running
+        }
+        await asyncio.gather(
+            *(self._examine_safely(instance_id) for instance_id in running if not agents.is_open(instance_id)),
+            # Once a connection is open, nothing else would look at them: a request that died between its record and
+            # the agent would leave its sandbox BUSY for good.
+            *(self._reconcile_safely(instance_id) for instance_id in unanswered if agents.is_open(instance_id)),
+        )
         return 1.0 if self._unreachable_since else None
 
     async def close(self) -> None:
@@ -62,6 +73,21 @@ class WatchWorker:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _examine_safely(self, instance_id: str) -> None:
+        """Examine; what fails is tried again at the next pass, and takes no other instance with it."""
+        try:
+            async with self._looks:
+                await self._examine(instance_id)
+        except Exception:
+            log.exception("examination_failed", instance_id=instance_id)
+
+    async def _reconcile_safely(self, instance_id: str) -> None:
+        try:
+            async with self._looks:
+                await self._reconcile(instance_id, await self._services.agents.get(instance_id))
+        except Exception:
+            log.exception("reconciliation_failed", instance_id=instance_id)
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(coroutine)
@@ -72,11 +98,12 @@ class WatchWorker:
         await command_record.finish_by_instance(self._services, instance_id, state)
 
     def _opened(self, instance_id: str, agent: AgentConnection) -> None:
+        del agent  # it is in place: asking for the connection gives it
         self._unreachable_since.pop(instance_id, None)
-        self._spawn(self._reconcile(instance_id, agent))
+        self._spawn(self._reconcile_safely(instance_id))
 
     def _lost(self, instance_id: str) -> None:
-        self._spawn(self._examine(instance_id))
+        self._spawn(self._examine_safely(instance_id))
 
     async def _examine(self, instance_id: str) -> None:
         """Find out what became of an instance: reconnect to it, or record its death."""
@@ -126,7 +153,8 @@ class WatchWorker:
                 await self._unknown_to_agent(execution)
             elif not state.running:
                 await command_record.finish_by_instance(self._services, instance_id, state)
-            elif execution.kind is ExecutionKind.EXECUTE:
+            elif execution.kind is ExecutionKind.EXECUTE and execution.id not in self._awaited:
+                self._awaited.add(execution.id)
                 self._spawn(self._await_end(instance_id, agent, execution))
 
     async def _unknown_to_agent(self, execution: Execution) -> None:
@@ -137,8 +165,7 @@ class WatchWorker:
             if current is None or current.state is ExecutionState.EXITED:
                 return
             if current.state is ExecutionState.RUNNING:
-                commands.mark_lost(tx, [current.id], reason=EndReason.KILLED)
-                command_record.settle(tx, current.sandbox_id)
+                command_record.lose(tx, current.sandbox_id, current.id)
             elif current.requested_at + _NEVER_SENT_AFTER <= tx.now:
                 command_record.withdraw(tx, current.sandbox_id, current.id)
 
@@ -148,6 +175,13 @@ class WatchWorker:
         """Follow a command whose request died with an earlier life of the control plane."""
         try:
             state = await agent.watch(UUID(execution.id))
+            await command_record.finish_by_instance(self._services, instance_id, state)
         except AtollError:
-            return
-        await command_record.finish_by_instance(self._services, instance_id, state)
+            return  # the connection is lost; the next one repeats this
+        finally:
+            self._awaited.discard(execution.id)
+
+
+def _look(tx: Transaction) -> tuple[list[str], list[str]]:
+    """Instances that run sandboxes, and those with commands on record that nobody answered for too long."""
+    return sandboxes.running_instances(tx), commands.unanswered_instances(tx, before=tx.now - _NEVER_SENT_AFTER)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, TypeVar
 
@@ -21,6 +21,7 @@ metadata = MetaData(
 
 E = TypeVar("E", bound=StrEnum)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
 
 
 class Moment(TypeDecorator[datetime]):
@@ -32,15 +33,13 @@ class Moment(TypeDecorator[datetime]):
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> int | None:
         """To the database."""
         del dialect
-        if value is None:
-            return None
-        delta = value - EPOCH
-        return (delta.days * 86_400 + delta.seconds) * 1_000 + delta.microseconds // 1_000
+        return None if value is None else (value - EPOCH) // _MILLISECOND
 
-    def process_result_value(self, value: Any | None, dialect: Dialect) -> datetime | None:
+    def process_result_value(self, value: int | None, dialect: Dialect) -> datetime | None:
         """From the database."""
         del dialect
-        return None if value is None else datetime.fromtimestamp(value / 1_000, tz=UTC)
+        # In whole numbers: a float of seconds is off by a microsecond for some, and so by a millisecond when cut.
+        return None if value is None else EPOCH + timedelta(milliseconds=value)
 
 
 class Name(TypeDecorator[E]):
