@@ -1,0 +1,22 @@
+"""The measures by name, in the order in which they run. Each starts and ends what it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from bench.figures import Result
+from bench.measures import burst, create, execute, memory, output
+from bench.setting import Setting
+
+Measure = Callable[[Setting], Result]
+
+MEASURES: dict[str, Measure] = {
+    "cold": create.cold,
+    "warm": create.warm,
+    "execute": execute.execute,
+    "many": execute.many,
+    "burst": burst.burst,
+    "memory": memory.memory,
+    "output": output.output,
+    "gigabyte": output.gigabyte,
+}
