@@ -44,14 +44,17 @@ class ExpiryWorker:
         """Nothing is under way between passes."""
 
     async def _end(self, sandbox: Sandbox, reason: TerminationReason) -> None:
-        def end(tx: Transaction) -> None:
+        def end(tx: Transaction) -> bool:
             current = sandboxes.get(tx, sandbox.id, lock=True)
             # Looked at again under the lock: activity since the first look keeps a sandbox alive (SA-236).
-            if current is not None and due_termination(current, tx.now) is reason:
-                begin_termination(tx, current, reason)
+            if current is None or due_termination(current, tx.now) is not reason:
+                return False
+            begin_termination(tx, current, reason)
+            return True
 
         try:
-            await self._services.database.write(end)
+            ended = await self._services.database.write(end)
         except (StaleGeneration, Conflict):
             return  # it changed meanwhile; the next pass sees how
-        log.info("sandbox_expired", sandbox_id=sandbox.id, reason=reason)
+        if ended:
+            log.info("sandbox_expired", sandbox_id=sandbox.id, reason=reason)

@@ -31,11 +31,18 @@ class OrphanWorker:
         for observation in found:
             if observation.instance_id in owned:
                 continue
-            log.warning("orphan_reaped", instance_id=observation.instance_id, observed=observation.observed)
-            await self._services.agents.drop(observation.instance_id)
-            await self._services.driver.destroy(observation.instance_id)
-            await self._services.driver.cleanup(observation.instance_id)
+            try:
+                await self._reap(observation.instance_id)
+            except Exception:  # one that resists must not protect the others; the next pass tries again
+                log.exception("orphan_resists", instance_id=observation.instance_id)
+            else:
+                log.warning("orphan_reaped", instance_id=observation.instance_id, observed=observation.observed)
         return None
+
+    async def _reap(self, instance_id: str) -> None:
+        await self._services.agents.drop(instance_id)
+        await self._services.driver.destroy(instance_id)
+        await self._services.driver.cleanup(instance_id)
 
     async def close(self) -> None:
         """Nothing is under way between passes."""

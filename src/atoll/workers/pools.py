@@ -40,8 +40,10 @@ class PoolWorker:
 
     async def run_once(self) -> float | None:
         """Compare each pool with what is wanted of it and begin what is missing."""
+        # Taken before the look: a boot that ends after it is neither left behind by an earlier life nor missing.
+        under_way = frozenset(self._tasks)
         targets, instances = await self._services.database.read(self._look)
-        await self._discard_unwanted(targets, instances)
+        await self._discard_unwanted(targets, instances, under_way)
         now = asyncio.get_running_loop().time()
         for instance in instances:
             if instance.state is WarmState.DISCARDED and instance.id not in self._tasks:
@@ -49,7 +51,7 @@ class PoolWorker:
         if now < self._not_before:
             return self._not_before - now
         for key, (revision, desired) in targets.items():
-            booting = sum(i.pool_key == key and i.id in self._tasks for i in instances if i.state is WarmState.BOOTING)
+            booting = sum(i.pool_key == key and i.id in under_way for i in instances if i.state is WarmState.BOOTING)
             waiting = sum(i.pool_key == key for i in instances if i.state is WarmState.WAITING)
             for _ in range(shortfall(desired, booting, waiting)):
                 instance_id = self._services.new_id()
@@ -81,13 +83,19 @@ class PoolWorker:
     def _default_revision(tx: Transaction) -> Revision | None:
         account = identity.find_account(tx, DEFAULT_ACCOUNT)
         template = None if account is None else templates.find(tx, account.id, DEFAULT_TEMPLATE)
-        return None if template is None else templates.current_revision(tx, template)
+        if template is None or not template.enabled or template.deprecated_at is not None:
+            return None
+        revision = templates.current_revision(tx, template)
+        # A sandbox with a volume never comes from a pool (SA-042).
+        return None if revision is None or revision.persistence_mode.uses_volume else revision
 
-    async def _discard_unwanted(self, targets: dict[str, tuple[Revision, int]], instances: list[WarmInstance]) -> None:
+    async def _discard_unwanted(
+        self, targets: dict[str, tuple[Revision, int]], instances: list[WarmInstance], under_way: frozenset[str]
+    ) -> None:
         """Discard surplus, instances of a superseded shape, and boots that an earlier life left behind."""
         kept: dict[str, int] = {}
         for instance in instances:
-            if instance.state is WarmState.BOOTING and instance.id in self._tasks:
+            if instance.state is WarmState.BOOTING and instance.id in under_way:
                 continue
             wanted = targets[instance.pool_key][1] if instance.pool_key in targets else 0
             usable = instance.state is WarmState.WAITING and await self._answers(instance.id)
@@ -115,15 +123,24 @@ class PoolWorker:
                 await services.driver.prepare_image(revision.image_digest)
                 await services.driver.create(instance_spec(instance_id, revision))
             await services.agents.get(instance_id)
-        except AtollError as failure:
-            log.warning("warm_boot_failed", reason=failure.message)
+            await services.database.write(lambda tx: pools.mark_waiting(tx, instance_id))
+        except Exception as failure:
+            known = isinstance(failure, AtollError)
+            log.warning("warm_boot_failed", instance_id=instance_id, reason=str(failure), exc_info=not known)
             self._not_before = asyncio.get_running_loop().time() + _BACKOFF_SECONDS
-            await services.database.write(lambda tx: pools.discard(tx, instance_id))
-            return
-        await services.database.write(lambda tx: pools.mark_waiting(tx, instance_id))
+            await self._give_up(instance_id)
+
+    async def _give_up(self, instance_id: str) -> None:
+        try:
+            await self._services.database.write(lambda tx: pools.discard(tx, instance_id))
+        except Exception:
+            log.exception("warm_discard_failed", instance_id=instance_id)  # found at a later pass, as left behind
 
     async def _remove(self, instance_id: str) -> None:
-        await self._services.agents.drop(instance_id)
-        await self._services.driver.destroy(instance_id)
-        await self._services.driver.cleanup(instance_id)
-        await self._services.database.write(lambda tx: pools.remove(tx, instance_id))
+        try:
+            await self._services.agents.drop(instance_id)
+            await self._services.driver.destroy(instance_id)
+            await self._services.driver.cleanup(instance_id)
+            await self._services.database.write(lambda tx: pools.remove(tx, instance_id))
+        except Exception:
+            log.exception("warm_removal_failed", instance_id=instance_id)  # the row stays; a later pass repeats it

@@ -15,8 +15,8 @@ from typing import Any
 import structlog
 
 from atoll.domain.command import EndReason
-from atoll.domain.errors import AtollError, Conflict, RuntimeFailure, StaleGeneration
-from atoll.domain.sandbox import Action, Sandbox, SandboxStatus
+from atoll.domain.errors import AtollError, Conflict, ErrorCode, RuntimeFailure, StaleGeneration
+from atoll.domain.sandbox import PROVISIONING, Action, Sandbox, SandboxStatus
 from atoll.domain.template import Revision
 from atoll.ops.instance import instance_spec, pool_key
 from atoll.ops.services import Services
@@ -31,6 +31,8 @@ _LEASE = timedelta(seconds=60)
 _BATCH = 64
 _RETRY_AFTER = timedelta(seconds=5)
 _STOP_COMMANDS_SECONDS = 1.0
+_ATTEMPTS = 3
+"""Walks of a sandbox on its way to READY that may end in an error without a name before it counts as failed."""
 _S = SandboxStatus
 
 
@@ -45,6 +47,8 @@ class SandboxWorker:
         self._services = services
         self._lease_token = lease_token
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._again: set[str] = set()
+        self._failures: dict[str, int] = {}
 
     async def run_once(self) -> float | None:
         """Renew what is under way, lease what is new, and start a task for each."""
@@ -58,43 +62,89 @@ class SandboxWorker:
 
         claimed = await database.write(claim)
         for sandbox in claimed:
-            if sandbox.id not in self._tasks:
-                task = asyncio.create_task(self._work(sandbox), name=f"sandbox-{sandbox.id}")
-                self._tasks[sandbox.id] = task
-                task.add_done_callback(partial(self._done, sandbox.id))
+            if sandbox.id in self._tasks:
+                # Its task has given it back and is about to end; without this the new lease would hold it for nobody.
+                self._again.add(sandbox.id)
+            else:
+                self._begin(sandbox.id, self._work(sandbox))
         return 0.0 if len(claimed) == _BATCH else None
 
     async def close(self) -> None:
         """Stop where we are; the rows say how to go on."""
+        self._again.clear()
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
+    def _begin(self, sandbox_id: str, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work, name=f"sandbox-{sandbox_id}")
+        self._tasks[sandbox_id] = task
+        task.add_done_callback(partial(self._done, sandbox_id))
+
     def _done(self, sandbox_id: str, task: asyncio.Task[None]) -> None:
         if self._tasks.get(sandbox_id) is task:
             del self._tasks[sandbox_id]
+        if sandbox_id in self._again:
+            self._again.discard(sandbox_id)
+            self._begin(sandbox_id, self._work_again(sandbox_id))
+
+    async def _work_again(self, sandbox_id: str) -> None:
+        sandbox = await self._reread(sandbox_id)
+        if sandbox is not None:
+            await self._work(sandbox)
 
     async def _work(self, sandbox: Sandbox) -> None:
         """Walk one sandbox until it needs nothing more, then give it back."""
         retry_after: timedelta | None = None
         try:
-            current: Sandbox | None = sandbox
-            while current is not None:
-                current = await self._step_safely(current)
+            await self._walk(sandbox)
+            self._failures.pop(sandbox.id, None)
         except Exception:
             log.exception("sandbox_step_failed", sandbox_id=sandbox.id)
             retry_after = _RETRY_AFTER
-        await self._services.database.write(
-            lambda tx: sandboxes.release_lease(tx, sandbox.id, self._lease_token, retry_after=retry_after)
-        )
+            if await self._is_hopeless(sandbox.id):
+                retry_after = None
+        try:
+            await self._services.database.write(
+                lambda tx: sandboxes.release_lease(tx, sandbox.id, self._lease_token, retry_after=retry_after)
+            )
+        except Exception:
+            log.exception("lease_not_released", sandbox_id=sandbox.id)  # it lapses by itself
+
+    async def _walk(self, sandbox: Sandbox) -> None:
+        current: Sandbox | None = sandbox
+        while current is not None:
+            current = await self._step_safely(current)
+
+    async def _is_hopeless(self, sandbox_id: str) -> bool:
+        """Count an error that no driver has named; after a few, a sandbox that is not READY yet fails with UNKNOWN."""
+        self._failures[sandbox_id] = self._failures.get(sandbox_id, 0) + 1
+        if self._failures[sandbox_id] < _ATTEMPTS:
+            return False
+        try:
+            current = await self._reread(sandbox_id)
+            if current is None or current.status not in PROVISIONING:
+                return False
+            await self._fail(current, RuntimeFailure("The sandbox could not be started.", code=ErrorCode.UNKNOWN))
+        except Exception:
+            log.exception("sandbox_not_failed", sandbox_id=sandbox_id)
+            return False
+        del self._failures[sandbox_id]
+        return True
 
     async def _step_safely(self, sandbox: Sandbox) -> Sandbox | None:
         """Take one step; a lost race or a superseded intent means: look again."""
         try:
             return await self._step(sandbox)
         except (StaleGeneration, Conflict):
-            return await self._reread(sandbox.id)
+            current = await self._reread(sandbox.id)
+            if current is not None and (current.generation, current.instance_id) == (
+                sandbox.generation,
+                sandbox.instance_id,
+            ):
+                raise  # nobody was faster: looking again at once would go round for ever
+            return current
         except RuntimeFailure as failure:
             if sandbox.status not in {_S.ALLOCATING, _S.STARTING, _S.RESUMING}:
                 raise
@@ -173,15 +223,18 @@ class SandboxWorker:
 
     async def _boot(self, sandbox: Sandbox) -> Sandbox:
         """Make the instance and wait for its agent."""
-        if sandbox.instance_id is None:
-            sandbox = await self._name_instance(sandbox)
+        if sandbox.status is _S.RESUMING:
+            sandbox = await self._renew_instance(sandbox)
         revision = await self._revision(sandbox)
         instance_id = str(sandbox.instance_id)
         await self._unless_superseded(sandbox, self._services.driver.create(instance_spec(instance_id, revision)))
         await self._services.agents.get(instance_id)
         return await self._services.database.write(lambda tx: self._become_ready(tx, sandbox))
 
-    async def _name_instance(self, sandbox: Sandbox) -> Sandbox:
+    async def _renew_instance(self, sandbox: Sandbox) -> Sandbox:
+        """Name new compute for a resumed sandbox, once nothing is left of what it had or of a resume cut short."""
+        if sandbox.instance_id is not None and sandbox.allocation_pending:
+            await self._remove_instance(sandbox.instance_id)
         new_id = self._services.new_id()
 
         def name(tx: Transaction) -> Sandbox:
@@ -275,19 +328,23 @@ class SandboxWorker:
     async def _unless_superseded(self, sandbox: Sandbox, work: Coroutine[Any, Any, None]) -> None:
         """Do slow work, but drop it as soon as somebody wants the sandbox gone."""
         task = asyncio.create_task(work)
+        supersession = asyncio.create_task(self._superseded(sandbox))
         try:
-            with self._services.wakes.listen(sandbox_topic(sandbox.id)) as listener:
-                while not task.done():
-                    wait = asyncio.create_task(listener.wait(1.0))
-                    await asyncio.wait({task, wait}, return_when=asyncio.FIRST_COMPLETED)
-                    wait.cancel()
-                    if task.done():
-                        break
-                    current = await self._reread(sandbox.id)
-                    if current is None or current.generation != sandbox.generation:
-                        raise StaleGeneration("The sandbox changed meanwhile.")
+            await asyncio.wait({task, supersession}, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                supersession.result()
+                raise StaleGeneration("The sandbox changed meanwhile.")
             task.result()
         finally:
-            if not task.done():
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
+            task.cancel()
+            supersession.cancel()
+            await asyncio.gather(task, supersession, return_exceptions=True)
+
+    async def _superseded(self, sandbox: Sandbox) -> None:
+        """Return once the sandbox has moved on."""
+        with self._services.wakes.listen(sandbox_topic(sandbox.id)) as listener:
+            while True:
+                current = await self._reread(sandbox.id)
+                if current is None or current.generation != sandbox.generation:
+                    return
+                await listener.wait(1.0)
