@@ -90,7 +90,8 @@ class FakeDriver:
         self._agent = agent
         self._entrypoint = tuple(entrypoint)
         self._missing_images = missing_images
-        self._creating: set[str] = set()
+        self._creating: dict[str, asyncio.Task[None]] = {}
+        self._locks: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     @property
     def name(self) -> str:
@@ -117,17 +118,23 @@ class FakeDriver:
     async def create(self, spec: InstanceSpec) -> None:
         """Start the agent and return when its entrypoint stays up."""
         folder = self._folder(spec.instance_id)
-        self._creating.add(spec.instance_id)
-        try:
-            async with self.faults.around("create"):
-                await self._make(spec, folder)
-        except BaseException as error:
-            await asyncio.shield(self._end(folder))
-            if isinstance(error, process.ProgramError | OSError):
-                raise RuntimeFailure("the fake sandbox could not start", code=ErrorCode.UNKNOWN) from error
-            raise
-        finally:
-            self._creating.discard(spec.instance_id)
+        async with self._locks[spec.instance_id]:
+            making = asyncio.create_task(self._make(spec, folder))
+            self._creating[spec.instance_id] = making
+            try:
+                await making
+            except BaseException as error:
+                await asyncio.shield(self._end(folder))
+                task = asyncio.current_task()
+                if isinstance(error, asyncio.CancelledError) and task is not None and not task.cancelling():
+                    raise RuntimeFailure(
+                        "the sandbox was terminated while it started", code=ErrorCode.SANDBOX_NOT_FOUND
+                    ) from None
+                if isinstance(error, process.ProgramError | OSError):
+                    raise RuntimeFailure("the fake sandbox could not start", code=ErrorCode.UNKNOWN) from error
+                raise
+            finally:
+                del self._creating[spec.instance_id]
 
     async def connect(self, instance_id: str) -> AgentConnection:
         """A new connection through the shim."""
@@ -140,7 +147,12 @@ class FakeDriver:
     async def destroy(self, instance_id: str) -> None:
         """Kill its process namespace."""
         async with self.faults.around("destroy"):
-            await self._end(self._folder(instance_id))
+            folder = self._folder(instance_id)
+            if making := self._creating.get(instance_id):
+                making.cancel()
+                async with self._locks[instance_id]:
+                    pass
+            await self._end(folder)
 
     async def cleanup(self, instance_id: str) -> None:
         """Remove its folder."""
@@ -170,17 +182,19 @@ class FakeDriver:
         await shim.kill_process(self._folder(instance_id), seconds=_SECONDS)
 
     async def _make(self, spec: InstanceSpec, folder: Path) -> None:
-        self._check_image(spec.image_digest)
-        if shim.alive(folder) is None or (folder / "exit").exists():
-            shutil.rmtree(folder, ignore_errors=True)
-            (folder / "workspace").mkdir(parents=True)
-            (folder / "spec.json").write_text(json.dumps(asdict(spec)))
-            environment = {"PATH": os.environ.get("PATH", "/usr/bin:/bin")}
-            await shim.start(self._argv(spec, folder), environment=environment)
-        elif (folder / "ready").exists():
-            return
-        await self._settled(folder)
-        (folder / "ready").touch()
+        async with self.faults.around("create"):
+            self._check_image(spec.image_digest)
+            if shim.alive(folder) is None or (folder / "exit").exists():
+                shutil.rmtree(folder, ignore_errors=True)
+                (folder / "workspace").mkdir(parents=True)
+                os.chown(folder / "workspace", _identity(), _identity())
+                (folder / "spec.json").write_text(json.dumps(asdict(spec)))
+                environment = {"PATH": os.environ.get("PATH", "/usr/bin:/bin")}
+                await shim.start(self._argv(spec, folder), environment=environment)
+            elif (folder / "ready").exists():
+                return
+            await self._settled(folder)
+            (folder / "ready").touch()
 
     async def _settled(self, folder: Path) -> None:
         try:
@@ -202,7 +216,7 @@ class FakeDriver:
             ) from None
 
     def _argv(self, spec: InstanceSpec, folder: Path) -> list[str]:
-        identity = _COMMAND_ID if os.getuid() == 0 else os.getuid()
+        identity = _identity()
         variables = [word for item in _ENVIRONMENT.items() for word in ("--setenv", *item)]
         bwrap = [
             "bwrap",
@@ -226,7 +240,7 @@ class FakeDriver:
         if not folder.exists():
             return Observation(instance_id, Observed.ABSENT)
         ending = shim.ending(folder)
-        if ending is None or ending.signal:
+        if ending is None or (ending.signal and not ending.killed):
             return Observation(instance_id, Observed.EXITED, "killed from outside")
         return Observation(
             instance_id, Observed.EXITED, "killed" if ending.killed else f"entrypoint exited with {ending.code}"
@@ -247,6 +261,11 @@ class FakeDriver:
     def _check_image(self, image_digest: str) -> None:
         if image_digest in self._missing_images:
             raise RuntimeFailure("the image does not exist", code=ErrorCode.INVALID_REQUEST)
+
+
+def _identity() -> int:
+    """Commands run as 1001 where the tests run as root, and as the caller elsewhere."""
+    return _COMMAND_ID if os.getuid() == 0 else os.getuid()
 
 
 def _system_folders() -> list[str]:

@@ -29,7 +29,7 @@ from atoll.drivers.gvisor import bundle, classify, records
 from atoll.drivers.gvisor.cgroups import Cgroups, Limits, find_cgroups
 from atoll.drivers.gvisor.disk import DiskWatcher, Watched
 from atoll.drivers.gvisor.images import Image, ImageStore
-from atoll.drivers.gvisor.layout import InstancePaths, Layout
+from atoll.drivers.gvisor.layout import InstancePaths, Layout, is_instance_id
 from atoll.drivers.gvisor.network import Namespace, Network
 from atoll.drivers.gvisor.probe import RunscTraits, probe_runsc
 from atoll.drivers.gvisor.settings import (
@@ -373,8 +373,10 @@ class _CountedLock:
 
 
 def _names(folder: Path) -> set[str]:
+    """The folders in a folder that can be instances."""
     try:
-        return {entry.name for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False)}
+        names = {entry.name for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False)}
+        return {name for name in names if is_instance_id(name)}
     except FileNotFoundError:
         return set()
 

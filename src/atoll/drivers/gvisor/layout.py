@@ -23,10 +23,15 @@ def machine_mark(data_dir: Path) -> str:
     return hashlib.sha256(str(data_dir.resolve()).encode()).hexdigest()[:MARK_LENGTH]
 
 
+def is_instance_id(name: str) -> bool:
+    """Whether a name of the machine can be that of an instance."""
+    return _INSTANCE_ID.match(name) is not None
+
+
 def check_instance_id(instance_id: str) -> str:
     """The id itself, when it can be a file name; INVALID_REQUEST otherwise. Keeps `..` and `/` out of every path
     below."""
-    if not _INSTANCE_ID.match(instance_id):
+    if not is_instance_id(instance_id):
         raise RuntimeFailure("the instance id is malformed", code=ErrorCode.INVALID_REQUEST)
     return instance_id
 
