@@ -11,7 +11,7 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from atoll.domain.errors import Invalid
@@ -68,11 +68,23 @@ class Settings(BaseSettings):
     @field_validator("regions", mode="before")
     @classmethod
     def _parse_regions(cls, value: Any) -> Any:
-        if not isinstance(value, str):
-            return value
-        if not value.strip().startswith("{"):
-            return tuple(Region(name.strip()) for name in value.split(",") if name.strip())
-        return tuple(_region(name, entry) for name, entry in json.loads(value).items())
+        if isinstance(value, str):
+            value = json.loads(value) if value.strip().startswith("{") else value.split(",")
+        if isinstance(value, dict):
+            value = [_region(name, entry) for name, entry in value.items()]
+        regions = [Region(entry.strip()) if isinstance(entry, str) else entry for entry in value]
+        regions = [region for region in regions if region.name]
+        names = [region.name for region in regions]
+        if not names or len(set(names)) != len(names):
+            raise ValueError("regions must name at least one region, and none twice")
+        return tuple(regions)
+
+    @field_validator("database_url")
+    @classmethod
+    def _check_database_url(cls, value: str | None) -> str | None:
+        if value is not None and not value.startswith(("postgresql://", "sqlite:///")):
+            raise ValueError("must begin with postgresql:// or sqlite:///")
+        return value
 
     @field_validator("sandbox_dns", "insecure_registries", mode="before")
     @classmethod
@@ -81,21 +93,34 @@ class Settings(BaseSettings):
 
 
 def load_settings(data_dir: Path, **overrides: Any) -> Settings:
-    """Read `atoll.toml` of the data directory, then the environment, then what the command line said."""
-    file = data_dir / "atoll.toml"
-    values: dict[str, Any] = {}
-    if file.exists():
-        try:
-            document = tomllib.loads(file.read_text())
-        except tomllib.TOMLDecodeError as error:
-            raise Invalid(f"atoll.toml cannot be read: {error}") from error
-        values = {key.lower().removeprefix("atoll_"): value for key, value in document.items()}
+    """Read `atoll.toml` of the data directory, then the environment, then what the command line said.
+
+    Raises `Invalid` naming the setting, never with its value: a database URL holds a password.
+    """
+    values = {key.lower().removeprefix("atoll_"): value for key, value in _read_file(data_dir / "atoll.toml").items()}
     values = {key: value for key, value in values.items() if f"ATOLL_{key.upper()}" not in os.environ}
     values.update({key: value for key, value in overrides.items() if value is not None})
     values["data_dir"] = data_dir
-    return Settings(**values)
+    try:
+        return Settings(**values)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        name = str(first["loc"][0]) if first["loc"] else "settings"
+        reason = first["msg"].removeprefix("Value error, ")
+        raise Invalid(f"The setting ATOLL_{name.upper()} cannot be used: {reason}", field=name) from None
 
 
-def _region(name: str, entry: dict[str, Any]) -> Region:
+def _read_file(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:  # ValueError: what is no TOML, and what is no UTF-8
+        raise Invalid(f"atoll.toml cannot be read: {error}") from error
+
+
+def _region(name: str, entry: Any) -> Region:
+    if not isinstance(entry, dict) or not isinstance(entry.get("accounts", []), list | None):
+        raise ValueError("each region takes an object with accounts (a list of ids) and sandboxes (true or false)")
     accounts = entry.get("accounts")
     return Region(name, None if accounts is None else frozenset(accounts), bool(entry.get("sandboxes", True)))
