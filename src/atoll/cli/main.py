@@ -6,6 +6,8 @@ import typer
 
 from atoll import __version__
 from atoll.cli import bootstrap, doctor, image, serve, token
+from atoll.cli.options import AsJson
+from atoll.cli.output import emit
 
 app = typer.Typer(
     name="atoll",
@@ -23,9 +25,9 @@ app.add_typer(bootstrap.apps, name="app")
 
 
 @app.command("version")
-def version() -> None:
+def version(as_json: AsJson = False) -> None:
     """Print the version."""
-    typer.echo(__version__)
+    emit({"version": __version__}, as_json=as_json, text=lambda: __version__)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from typing import Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from atoll.domain.errors import AtollError
 
@@ -24,7 +25,7 @@ def emit(value: dict[str, Any], *, as_json: bool, text: Callable[[], str]) -> No
 
 def progress(line: str) -> None:
     """Say what is going on, on stderr, so that stdout stays the answer's."""
-    progress_console.print(line)
+    progress_console.print(line, markup=False, soft_wrap=True)
 
 
 @contextmanager
@@ -33,8 +34,17 @@ def reported_errors(*, as_json: bool) -> Iterator[None]:
     try:
         yield
     except AtollError as error:
-        if as_json:
-            sys.stdout.write(json.dumps({"error": error.message, "errorCode": error.code}) + "\n")
-        else:
-            progress_console.print(f"[red]error:[/red] {error.message}", markup=True)
+        _report(error.message, error.code, as_json=as_json)
         raise typer.Exit(1) from None
+    except OSError as error:
+        what = f"{error.filename}: " if error.filename else ""
+        _report(f"{what}{error.strerror or error}", None, as_json=as_json)
+        raise typer.Exit(1) from None
+
+
+def _report(message: str, code: str | None, *, as_json: bool) -> None:
+    if as_json:
+        sys.stdout.write(json.dumps({"error": message, "errorCode": code}) + "\n")
+    else:
+        # Escaped: a message may repeat what was typed, and brackets in it are no mark-up.
+        progress_console.print(f"[red]error:[/red] {escape(message)}", soft_wrap=True)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+from sqlalchemy.exc import OperationalError
+
+from atoll.domain.errors import AtollError
 from atoll.settings import Settings
 from atoll.store.database import Database
 from atoll.store.opening import open_database
@@ -14,9 +17,13 @@ from atoll.system import random_id, utc_now
 
 @asynccontextmanager
 async def operator_database(settings: Settings) -> AsyncIterator[tuple[Database, Callable[[], str]]]:
-    """Open the database at the present schema, and close it."""
+    """Open the database at the present schema, and close it. Raises `AtollError` when it cannot be opened."""
     settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    database = open_database(settings.store_url, clock=utc_now, wakes=Wakes())
+    try:
+        database = open_database(settings.store_url, clock=utc_now, wakes=Wakes())
+    except OperationalError as error:
+        # Not the driver's own words: they name users and hosts.
+        raise AtollError(f"The database cannot be opened ({type(error.orig).__name__}); is it running?") from None
     try:
         yield database, random_id
     finally:
