@@ -80,6 +80,10 @@ class Account:
     active_sandbox_limit: int | None
     """The account's own ceiling; None is the deployment's."""
 
+    def sandbox_ceiling(self, default: int) -> int:
+        """How many active sandboxes it may have (SA-422, SA-423); its own ceiling counts also when that is 0."""
+        return default if self.active_sandbox_limit is None else self.active_sandbox_limit
+
 
 @dataclass(frozen=True, slots=True)
 class Principal:

@@ -25,6 +25,9 @@ DEFAULT_MOUNT_PATH = "/workspace/persist"
 MEMORY_MB_PER_ZCLOUD = 512
 VCPU_PER_ZCLOUD = 0.5
 
+MAX_IMAGE_DIGEST_LENGTH = 500
+MAX_SLUG_LENGTH = 200
+
 _IMAGE_DIGEST = re.compile(
     r"^(?P<repository>[A-Za-z0-9](?:[A-Za-z0-9._-]*)(?::[0-9]{1,5})?(?:/[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*)*)"
     r"(?::[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?@sha256:[0-9a-f]{64}$"
@@ -131,14 +134,16 @@ class Revision:
 
 
 def slug_of(name: str) -> str:
-    """Return the URL-safe identifier of a name: lower-case ASCII letters, digits and hyphens (SA-017)."""
+    """Return the URL-safe identifier of a name: lower-case ASCII letters, digits and hyphens, at most 200 (SA-017)."""
     ascii_name = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
-    return re.sub(r"[^a-z0-9]+", "-", ascii_name.lower()).strip("-") or "template"
+    hyphenated = re.sub(r"[^a-z0-9]+", "-", ascii_name.lower()).strip("-")
+    # One character may decompose into several ("⑽" into "(10)"), so a name within its limit can give a slug beyond it.
+    return hyphenated[:MAX_SLUG_LENGTH].strip("-") or "template"
 
 
 def check_image_digest(image_digest: str) -> None:
     """Refuse anything but `repo/image@sha256:<64 hex>` (SA-201)."""
-    if not _IMAGE_DIGEST.fullmatch(image_digest):
+    if len(image_digest) > MAX_IMAGE_DIGEST_LENGTH or not _IMAGE_DIGEST.fullmatch(image_digest):
         raise Invalid(
             "imageDigest must be pinned by digest: repo/image@sha256: followed by 64 hexadecimal characters.",
             field="imageDigest",
@@ -181,8 +186,8 @@ def check_warm_pool(
     pool: WarmPool, mode: PersistenceMode, *, pid_limit: int | None, ephemeral_disk_mb: int | None
 ) -> None:
     """Refuse a pool of wrong bounds, with a volume mode (SA-042), or with per-sandbox limits (SA-408)."""
-    if not pool.min <= pool.desired <= pool.max:
-        raise Invalid("warmPool needs min <= desired <= max.", field="warmPool")
+    if not 0 <= pool.min <= pool.desired <= pool.max:
+        raise Invalid("warmPool needs 0 <= min <= desired <= max.", field="warmPool")
     if mode.uses_volume:
         raise Invalid("persistence modes with a volume are not available on warm pools", field="warmPool")
     if pid_limit is not None:

@@ -170,7 +170,7 @@ def _choose_revision(tx: Transaction, account_id: str, request: CreateSandbox) -
 
 def _check_capacity(tx: Transaction, services: Services, account: Account, request: CreateSandbox) -> None:
     """Refuse at a ceiling (SA-424, SA-425, SA-431, SA-432)."""
-    ceiling = account.active_sandbox_limit or services.settings.account_active_sandbox_limit
+    ceiling = account.sandbox_ceiling(services.settings.account_active_sandbox_limit)
     if sandboxes.count_active(tx, account.id) >= ceiling:
         raise LimitReached(
             f"The account has reached its ceiling of {ceiling} active sandboxes.",

@@ -17,7 +17,7 @@ def resume_if_suspended(tx: Transaction, services: Services, account: Account, s
     """
     if sandbox.status is not SandboxStatus.SUSPENDED:
         return sandbox
-    ceiling = account.active_sandbox_limit or services.settings.account_active_sandbox_limit
+    ceiling = account.sandbox_ceiling(services.settings.account_active_sandbox_limit)
     if sandboxes.count_active(tx, account.id) >= ceiling:
         return sandbox
     return transition(tx, sandbox, Action.RESUME, desired_status=SandboxStatus.READY)
