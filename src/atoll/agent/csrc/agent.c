@@ -79,10 +79,9 @@ static void take_child(struct agent *a, pid_t pid, int wait_status) {
 
 static void take_signals(struct agent *a) {
     struct signalfd_siginfo info[8];
-    ssize_t got;
-    while ((got = read(a->signals.fd, info, sizeof info)) > 0)
-        for (size_t i = 0; i < (size_t)got / sizeof info[0]; i++)
-            if (info[i].ssi_signo == SIGTERM) shut_down(a, 128 + SIGTERM);
+    ssize_t got = read(a->signals.fd, info, sizeof info); /* once: epoll tells of more */
+    for (ssize_t i = 0; i < got / (ssize_t)sizeof info[0]; i++)
+        if (info[i].ssi_signo == SIGTERM) shut_down(a, 128 + SIGTERM);
     int wait_status;
     for (pid_t pid; (pid = waitpid(-1, &wait_status, WNOHANG)) > 0;) take_child(a, pid, wait_status);
 }

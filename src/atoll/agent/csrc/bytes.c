@@ -29,7 +29,7 @@ uint8_t take_u8(struct cursor *c) {
 
 uint16_t take_u16(struct cursor *c) {
     const uint8_t *at = take(c, 2);
-    return at ? (uint16_t)(at[0] << 8 | at[1]) : 0;
+    return at ? (uint16_t)((unsigned)at[0] << 8 | at[1]) : 0;
 }
 
 uint32_t take_u32(struct cursor *c) {

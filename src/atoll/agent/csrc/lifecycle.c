@@ -41,7 +41,6 @@ static ssize_t take_output(struct command *c, int stream, int fd) {
 /* The other side of a terminal was closed, perhaps to be opened again: its end is the end of the first process. Until
  * then epoll would report the hang-up without pause, so look from time to time. */
 static void leave_terminal(struct agent *a, struct command *c) {
-    source_change(a, &c->out, 0);
     epoll_ctl(a->epoll, EPOLL_CTL_DEL, c->out.fd, NULL);
     c->terminal_look_at = monotonic_ms() + TERMINAL_LOOK_MS;
 }

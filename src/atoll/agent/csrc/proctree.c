@@ -25,10 +25,10 @@ static bool read_stat(pid_t pid, struct process *p) {
     /* The name is the command's to choose and may hold anything, also ") R 1"; what follows its last ')' is the kernel's. */
     const char *after = strrchr(text, ')');
     int parent, group, session;
-    unsigned long long rss = 0;
+    unsigned long long rss = 0, tag = 0;
     int fields = after ? sscanf(after + 1,
-                                " %c %d %d %d %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %llu",
-                                &p->state, &parent, &group, &session, &rss)
+                                " %c %d %d %d %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %llu %llu",
+                                &p->state, &parent, &group, &session, &rss, &tag)
                        : 0;
     if (fields < 4) return false;
     p->pid = pid;
@@ -36,6 +36,7 @@ static bool read_stat(pid_t pid, struct process *p) {
     p->group = group;
     p->session = session;
     p->rss_pages = rss;
+    p->tag = tag; /* field 25, the soft limit of the resident set */
     return true;
 }
 
@@ -87,11 +88,7 @@ void snapshot_take(struct snapshot *s) {
             s->cap = s->cap ? s->cap * 2 : 32;
             s->list = must_resize(s->list, s->cap * sizeof *s->list);
         }
-        struct process *p = &s->list[s->count];
-        if (!read_stat(pid, p)) continue;
-        struct rlimit mark = {0, 0};
-        p->tag = prlimit(pid, TREE_TAG_LIMIT, NULL, &mark) == 0 ? mark.rlim_max : 0;
-        s->count++;
+        if (read_stat(pid, &s->list[s->count])) s->count++;
     }
     closedir(proc);
     if (getpid() != 1) keep_descendants(s);

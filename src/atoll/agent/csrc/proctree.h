@@ -9,7 +9,8 @@
 #include <sys/types.h>
 
 /* Every process of a command inherits a mark: the value of a resource limit that has no effect on Linux nor in gVisor. It
- * survives setsid and the death of parents; a process can only lower it, and so leave its tree but never escape the sandbox. */
+ * survives setsid and the death of parents, and /proc shows it to everyone. A process that changes it leaves its tree so, but
+ * not the sandbox. */
 #define TREE_TAG_LIMIT RLIMIT_RSS
 #define TREE_TAG_BASE 0x4000000000000000ULL
 

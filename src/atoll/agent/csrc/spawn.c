@@ -66,6 +66,14 @@ const char *spawn_prepare(const struct identity *identity) {
     prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); /* a kernel without it has no ambient set */
     for (unsigned long cap = 0; prctl(PR_CAPBSET_READ, cap, 0, 0, 0) >= 0; cap++)
         if (prctl(PR_CAPBSET_DROP, cap, 0, 0, 0) < 0 && prctl(PR_CAPBSET_READ, cap, 0, 0, 0) == 1) return "PR_CAPBSET_DROP";
+    /* The change of the uid empties the permitted and the effective set, and executing with an empty bounding set keeps
+     * them so; what is inherited has to go by hand. */
+    struct __user_cap_header_struct head = {_LINUX_CAPABILITY_VERSION_3, 0};
+    struct __user_cap_data_struct sets[2];
+    if (syscall(SYS_capget, &head, sets) < 0) return "capget";
+    sets[0].inheritable = sets[1].inheritable = 0;
+    if (syscall(SYS_capset, &head, sets) < 0) return "capset";
+    if (prctl(PR_SET_KEEPCAPS, 0, 0, 0, 0) < 0) return "PR_SET_KEEPCAPS";
     if (syscall(SYS_setgroups, 0, NULL) < 0) return "setgroups";
     struct rlimit none = {0, 0};
     if (setrlimit(RLIMIT_CORE, &none) < 0) return "RLIMIT_CORE";
@@ -121,15 +129,9 @@ __attribute__((no_sanitize("address"))) static int child_main(void *argument) {
     place_stdio(plan->stdio);
     if (plan->terminal) enter_terminal();
     struct rlimit tag = {plan->tag, plan->tag};
-    setrlimit(TREE_TAG_LIMIT, &tag); /* before the identity: it takes a capability to set any value */
+    setrlimit(TREE_TAG_LIMIT, &tag);
     if (syscall(SYS_setresgid, identity->gid, identity->gid, identity->gid) < 0 ||
         syscall(SYS_setresuid, identity->uid, identity->uid, identity->uid) < 0) {
-        work->report->failed = STAGE_IDENTITY;
-        _exit(126);
-    }
-    struct __user_cap_header_struct head = {_LINUX_CAPABILITY_VERSION_3, 0};
-    struct __user_cap_data_struct none[2] = {{0, 0, 0}, {0, 0, 0}};
-    if (syscall(SYS_capset, &head, none) < 0) {
         work->report->failed = STAGE_IDENTITY;
         _exit(126);
     }
