@@ -36,6 +36,15 @@ class ExecutionState(StrEnum):
     """It has ended."""
 
 
+class ExecutionType(StrEnum):
+    """What kind of process a command is (SA-301)."""
+
+    EXEC = "EXEC"
+    """One with pipes."""
+    PTY = "PTY"
+    """One on a terminal."""
+
+
 @dataclass(frozen=True, slots=True)
 class Execution:
     """One command of one sandbox."""
@@ -57,11 +66,20 @@ class Execution:
     requested_at: datetime
     started_at: datetime | None
     exited_at: datetime | None
+    execution_type: ExecutionType = ExecutionType.EXEC
 
 
 def fingerprint(
-    key: bytes, argv: Sequence[str], cwd: str | None, env: Mapping[str, str] | None, timeout_seconds: float | None
+    key: bytes,
+    argv: Sequence[str],
+    cwd: str | None,
+    env: Mapping[str, str] | None,
+    timeout_seconds: float | None,
+    ai_subscription_id: str | None = None,
 ) -> str:
-    """Identify a command without keeping it (SA-248, SA-399): a keyed hash, so that a stored one reveals nothing."""
-    canonical = json.dumps([list(argv), cwd, sorted((env or {}).items()), timeout_seconds], ensure_ascii=True)
-    return hmac.new(key, canonical.encode(), hashlib.sha256).hexdigest()
+    """Identify a command without keeping it (SA-248, SA-399): a keyed hash, so that a stored one reveals nothing.
+
+    A subscription counts by its id: its value may be rotated between two calls that mean the same.
+    """
+    parts = [list(argv), cwd, sorted((env or {}).items()), timeout_seconds, ai_subscription_id]
+    return hmac.new(key, json.dumps(parts, ensure_ascii=True).encode(), hashlib.sha256).hexdigest()

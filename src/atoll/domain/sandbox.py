@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from atoll.domain.errors import Conflict, ErrorCode, Invalid
+from atoll.domain.errors import Conflict, ErrorCode, Forbidden, Invalid
 from atoll.domain.template import IsolationProfile, PersistenceMode
 
 RETRY_AFTER_SECONDS = 2
@@ -195,6 +195,10 @@ class Sandbox:
     correlation_id: str
     created_at: datetime
     updated_at: datetime
+    private: bool | None = None
+    """Whether only its creator may use it; None when nobody asked."""
+    webhook_host: str | None = None
+    """Where the ends of its commands are told; None when nobody asked."""
 
     @property
     def idle_deadline(self) -> datetime:
@@ -215,6 +219,12 @@ def check_owner(profile: WorkloadProfile, owner_kind: OwnerKind) -> None:
     required = OWNER_OF_PROFILE[profile]
     if owner_kind is not required:
         raise Invalid(f"ownerKind must be {required} for the workload profile {profile}.", field="ownerKind")
+
+
+def check_private_use(sandbox: Sandbox, caller_key: str) -> None:
+    """Refuse commands and sessions of a private sandbox to all but its creator, also to admins (SA-332 … SA-336)."""
+    if sandbox.private and sandbox.caller_key != caller_key:
+        raise Forbidden("The sandbox is private: only the user who created it can use it.")
 
 
 def check_accepts_commands(sandbox: Sandbox) -> None:

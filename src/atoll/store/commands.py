@@ -1,4 +1,7 @@
-"""Queries about commands. Their states go one way: requested, running, exited."""
+"""Queries about commands. Their states go one way: requested, running, exited.
+
+Every end is recorded by `mark_exited` or `mark_lost`; both write what has to be told of it (`atoll.store.webhooks`).
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,8 @@ from datetime import datetime
 from sqlalchemy import bindparam, case, delete, func, insert, select, update
 
 from atoll.domain.command import CommandState, EndReason
-from atoll.domain.execution import Execution, ExecutionState
+from atoll.domain.execution import Execution, ExecutionKind, ExecutionState
+from atoll.store import webhooks
 from atoll.store.database import Transaction
 from atoll.store.rows import Mapper
 from atoll.store.tables import commands
@@ -33,7 +37,9 @@ _MARK_RUNNING = (
         started_at=bindparam("started_at"),
     )
 )
-_MARK_EXITED = update(commands).where(_c.id == bindparam("the_id"), _c.state != ExecutionState.EXITED)
+_MARK_EXITED = (
+    update(commands).where(_c.id == bindparam("the_id"), _c.state != ExecutionState.EXITED).returning(_c.kind)
+)
 _ACTIVE = select(*_mapper.columns).where(_c.sandbox_id == bindparam("sandbox_id"), _c.state != ExecutionState.EXITED)
 _ACTIVE_OF_INSTANCE = select(*_mapper.columns).where(
     _c.instance_id == bindparam("instance_id"), _c.state != ExecutionState.EXITED
@@ -91,16 +97,21 @@ def mark_exited(tx: Transaction, execution_id: str, state: CommandState) -> bool
         "started_at": state.started_at,
         "exited_at": state.exited_at,
     }
-    return tx.connection.execute(_MARK_EXITED, values).rowcount == 1
+    kind = tx.connection.execute(_MARK_EXITED, values).scalar()
+    if kind is not None and kind is not ExecutionKind.EXECUTE:
+        webhooks.enqueue(tx, [execution_id], observed=True)
+    return kind is not None
 
 
 def mark_lost(tx: Transaction, execution_ids: Sequence[str], *, reason: EndReason) -> None:
     """Record the end of commands whose outcome nobody saw."""
-    tx.connection.execute(
+    ended = tx.connection.execute(
         update(commands)
         .where(_c.id.in_(list(execution_ids)), _c.state != ExecutionState.EXITED)
         .values(state=ExecutionState.EXITED, exit_code=137, reason=reason, exited_at=tx.now)
+        .returning(_c.id)
     )
+    webhooks.enqueue(tx, list(ended.scalars()), observed=False)
 
 
 def end_all(tx: Transaction, sandbox_id: str, *, reason: EndReason) -> None:

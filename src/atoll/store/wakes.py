@@ -13,6 +13,8 @@ SANDBOXES = "sandboxes"
 """Some sandbox has work for a worker."""
 POOLS = "pools"
 """Some pool may be short."""
+WEBHOOKS = "webhooks"
+"""Some delivery is due, or there is room for one."""
 
 
 def sandbox_topic(sandbox_id: str) -> str:

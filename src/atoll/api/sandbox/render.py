@@ -11,10 +11,10 @@ from typing import Any
 import orjson
 from starlette.responses import Response
 
-from atoll.api.times import rfc3339
 from atoll.domain.command import CommandEvent, CommandOutput, CommandResult, Exit, Init, Output
 from atoll.domain.sandbox import Sandbox, SandboxStatus
 from atoll.domain.template import NetworkControl, Revision, Template
+from atoll.domain.times import rfc3339
 from atoll.ops.command_start import StartedCommand
 
 

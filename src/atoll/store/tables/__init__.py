@@ -1,16 +1,20 @@
 """The tables, one file a noun, on one metadata. The sum of the migrations equals it (a test proves that)."""
 
+from atoll.store.tables.ai_subscriptions import ai_subscriptions
 from atoll.store.tables.base import metadata
 from atoll.store.tables.commands import commands
 from atoll.store.tables.identity import accounts, apps, memberships, tokens, users
 from atoll.store.tables.pools import warm_instances
 from atoll.store.tables.sandboxes import sandbox_events, sandboxes
 from atoll.store.tables.templates import revisions, templates
+from atoll.store.tables.webhooks import execution_webhooks, webhook_deliveries
 
 __all__ = [
     "accounts",
+    "ai_subscriptions",
     "apps",
     "commands",
+    "execution_webhooks",
     "memberships",
     "metadata",
     "revisions",
@@ -20,4 +24,5 @@ __all__ = [
     "tokens",
     "users",
     "warm_instances",
+    "webhook_deliveries",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, Integer, String, Table, UniqueConstraint
 
 from atoll.domain.command import EndReason
-from atoll.domain.execution import ExecutionKind, ExecutionState
+from atoll.domain.execution import ExecutionKind, ExecutionState, ExecutionType
 from atoll.store.tables.base import Moment, Name, metadata
 
 commands = Table(
@@ -28,6 +28,7 @@ commands = Table(
     Column("requested_at", Moment, nullable=False),
     Column("started_at", Moment),
     Column("exited_at", Moment),
+    Column("execution_type", Name(ExecutionType), nullable=False),
     UniqueConstraint("sandbox_id", "idempotency_key"),
     Index("ix_commands_sandbox_state", "sandbox_id", "state"),
     Index("ix_commands_instance_state", "instance_id", "state"),

@@ -55,6 +55,8 @@ sandboxes = Table(
     Column("correlation_id", String(64), nullable=False),
     Column("created_at", Moment, nullable=False),
     Column("updated_at", Moment, nullable=False),
+    Column("private", Boolean),
+    Column("webhook_host", String(253)),
     # The work lease: which control plane works on the row, and until when (the store alone reads these).
     Column("lease_token", String(64)),
     Column("lease_until", Moment),

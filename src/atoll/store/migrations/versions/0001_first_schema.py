@@ -168,6 +168,8 @@ def upgrade() -> None:
         sa.Column("correlation_id", sa.String(length=64), nullable=False),
         sa.Column("created_at", sa.BigInteger(), nullable=False),
         sa.Column("updated_at", sa.BigInteger(), nullable=False),
+        sa.Column("private", sa.Boolean(), nullable=True),
+        sa.Column("webhook_host", sa.String(length=253), nullable=True),
         sa.Column("lease_token", sa.String(length=64), nullable=True),
         sa.Column("lease_until", sa.BigInteger(), nullable=True),
         sa.ForeignKeyConstraint(["account_id"], ["accounts.id"], name=op.f("fk_sandboxes_account_id")),
@@ -208,12 +210,54 @@ def upgrade() -> None:
         sa.Column("requested_at", sa.BigInteger(), nullable=False),
         sa.Column("started_at", sa.BigInteger(), nullable=True),
         sa.Column("exited_at", sa.BigInteger(), nullable=True),
+        sa.Column("execution_type", sa.String(length=64), nullable=False),
         sa.ForeignKeyConstraint(["sandbox_id"], ["sandboxes.id"], name=op.f("fk_commands_sandbox_id")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_commands")),
         sa.UniqueConstraint("sandbox_id", "idempotency_key", name=op.f("uq_commands_sandbox_id_idempotency_key")),
     )
     op.create_index("ix_commands_instance_state", "commands", ["instance_id", "state"], unique=False)
     op.create_index("ix_commands_sandbox_state", "commands", ["sandbox_id", "state"], unique=False)
+    op.create_table(
+        "execution_webhooks",
+        sa.Column("sandbox_id", sa.String(length=36), nullable=False),
+        sa.Column("url", sa.LargeBinary(), nullable=False),
+        sa.Column("secret", sa.LargeBinary(), nullable=False),
+        sa.Column("created_at", sa.BigInteger(), nullable=False),
+        sa.ForeignKeyConstraint(["sandbox_id"], ["sandboxes.id"], name=op.f("fk_execution_webhooks_sandbox_id")),
+        sa.PrimaryKeyConstraint("sandbox_id", name=op.f("pk_execution_webhooks")),
+    )
+    op.create_table(
+        "webhook_deliveries",
+        sa.Column("id", sa.String(length=36), nullable=False),
+        sa.Column("sandbox_id", sa.String(length=36), nullable=False),
+        sa.Column("account_id", sa.String(length=36), nullable=False),
+        sa.Column("host", sa.String(length=253), nullable=False),
+        sa.Column("body", sa.LargeBinary(), nullable=False),
+        sa.Column("state", sa.String(length=64), nullable=False),
+        sa.Column("attempts", sa.Integer(), nullable=False),
+        sa.Column("next_attempt_at", sa.BigInteger(), nullable=False),
+        sa.Column("lease_token", sa.String(length=64), nullable=True),
+        sa.Column("last_status", sa.Integer(), nullable=True),
+        sa.Column("last_failure", sa.String(length=100), nullable=True),
+        sa.Column("created_at", sa.BigInteger(), nullable=False),
+        sa.Column("finished_at", sa.BigInteger(), nullable=True),
+        sa.ForeignKeyConstraint(["sandbox_id"], ["sandboxes.id"], name=op.f("fk_webhook_deliveries_sandbox_id")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_webhook_deliveries")),
+    )
+    op.create_index("ix_webhook_deliveries_due", "webhook_deliveries", ["state", "next_attempt_at"], unique=False)
+    op.create_table(
+        "ai_subscriptions",
+        sa.Column("id", sa.String(length=36), nullable=False),
+        sa.Column("user_id", sa.String(length=36), nullable=False),
+        sa.Column("name", sa.String(length=200), nullable=False),
+        sa.Column("env_var_name", sa.String(length=200), nullable=False),
+        sa.Column("value", sa.LargeBinary(), nullable=False),
+        sa.Column("created_at", sa.BigInteger(), nullable=False),
+        sa.Column("updated_at", sa.BigInteger(), nullable=False),
+        sa.ForeignKeyConstraint(["user_id"], ["users.id"], name=op.f("fk_ai_subscriptions_user_id")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_ai_subscriptions")),
+    )
+    op.create_index("ix_ai_subscriptions_user", "ai_subscriptions", ["user_id", "created_at"], unique=False)
     op.create_table(
         "sandbox_events",
         sa.Column("sandbox_id", sa.String(length=36), nullable=False),
@@ -230,6 +274,11 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     op.drop_table("sandbox_events")
+    op.drop_index("ix_ai_subscriptions_user", table_name="ai_subscriptions")
+    op.drop_table("ai_subscriptions")
+    op.drop_index("ix_webhook_deliveries_due", table_name="webhook_deliveries")
+    op.drop_table("webhook_deliveries")
+    op.drop_table("execution_webhooks")
     op.drop_index("ix_commands_sandbox_state", table_name="commands")
     op.drop_index("ix_commands_instance_state", table_name="commands")
     op.drop_table("commands")

@@ -1,4 +1,4 @@
-"""Times as every answer writes them."""
+"""Times as everything that leaves Atoll writes them."""
 
 from __future__ import annotations
 
