@@ -17,10 +17,12 @@ from atoll.domain.errors import Conflict, Invalid
 from atoll.drivers.base import Driver
 from atoll.drivers.connections import AgentConnections
 from atoll.ops.services import Services
+from atoll.outbound.destinations import Destinations
 from atoll.sealing import Sealer
 from atoll.secret_key import derive_key, load_secret
 from atoll.settings import Settings
-from atoll.store import sandboxes
+from atoll.store import sandboxes, webhooks
+from atoll.store.database import Transaction
 from atoll.store.listener import relay_notifications
 from atoll.store.opening import open_database
 from atoll.store.wakes import Wakes
@@ -32,6 +34,7 @@ from atoll.workers.orphans import OrphanWorker
 from atoll.workers.pools import PoolWorker
 from atoll.workers.sandboxes import SandboxWorker
 from atoll.workers.watch import WatchWorker
+from atoll.workers.webhooks import WebhookWorker
 
 Clock = Callable[[], datetime]
 
@@ -80,9 +83,10 @@ class ControlPlane:
             new_id=new_id,
             fingerprint_key=derive_key(secret, "command fingerprints"),
             sealer=Sealer(derive_key(secret, "sealed secrets")),
+            destinations=Destinations(settings.webhook_test_destinations),
         )
         runner_id = _runner_id(settings.data_dir, new_id)
-        await database.write(lambda tx: sandboxes.drop_leases(tx, runner_id))
+        await database.write(lambda tx: _drop_leases(tx, runner_id))
         await driver.start()
         workers: list[Worker] = [
             SandboxWorker(services, f"{runner_id}.{secrets.token_hex(8)}"),
@@ -91,6 +95,7 @@ class ControlPlane:
             OrphanWorker(services),
             PoolWorker(services),
             ImageWorker(services),
+            WebhookWorker(services, f"{runner_id}.{secrets.token_hex(8)}"),
         ]
         plane = cls(services, workers, lock)
         plane._start()
@@ -152,6 +157,12 @@ def _lock_data_dir(data_dir: Path) -> int:
             f"Another atoll serve uses the data directory {data_dir}; stop it, or choose another --data-dir."
         ) from None
     return descriptor
+
+
+def _drop_leases(tx: Transaction, runner_id: str) -> None:
+    """What an earlier life of this runner was at is free again: the lock says that it is over."""
+    sandboxes.drop_leases(tx, runner_id)
+    webhooks.drop_leases(tx, runner_id)
 
 
 def _runner_id(data_dir: Path, new_id: Callable[[], str]) -> str:

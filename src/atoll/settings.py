@@ -8,16 +8,29 @@ from __future__ import annotations
 import json
 import os
 import tomllib
+from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic.alias_generators import to_camel
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from atoll.domain.errors import Invalid
 from atoll.domain.region import Region
 
 DEFAULT_REGION = "local"
+
+
+class WebhookTestDestination(BaseModel):
+    """Where webhooks for one host go instead of where its name leads."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True, extra="forbid")
+
+    address: IPv4Address | IPv6Address
+    port: int = Field(default=443, ge=1, le=65_535)
+    ca_file: Path | None = None
+    """The authority whose certificates are trusted there; None is the machine's own authorities."""
 
 
 class Settings(BaseSettings):
@@ -57,6 +70,11 @@ class Settings(BaseSettings):
     """Registries (HOST:PORT) that are spoken to without TLS, comma-separated."""
     image_retention_seconds: int = Field(default=7 * 86_400, ge=0)
     """How long an image that nothing uses stays on the machine."""
+    webhook_retry_base_seconds: float = Field(default=30, gt=0, le=3_600)
+    """Delay before the second attempt of a webhook; it doubles from there."""
+    webhook_test_destinations: Annotated[dict[str, WebhookTestDestination], NoDecode] = Field(default_factory=dict)
+    """The operator's own receivers, JSON: `{"HOST": {"address": "127.0.0.1", "port": 8443, "caFile": "/ca.pem"}}`. HOST
+    must be one that webhooks may name; it is not looked up."""
     runsc: Path | None = None
     """The runsc to use; None finds it on PATH."""
 
@@ -78,6 +96,13 @@ class Settings(BaseSettings):
         if not names or len(set(names)) != len(names):
             raise ValueError("regions must name at least one region, and none twice")
         return tuple(regions)
+
+    @field_validator("webhook_test_destinations", mode="before")
+    @classmethod
+    def _parse_test_destinations(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            value = json.loads(value or "{}")
+        return {host.lower(): destination for host, destination in value.items()} if isinstance(value, dict) else value
 
     @field_validator("database_url")
     @classmethod

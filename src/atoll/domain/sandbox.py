@@ -221,6 +221,12 @@ def check_owner(profile: WorkloadProfile, owner_kind: OwnerKind) -> None:
         raise Invalid(f"ownerKind must be {required} for the workload profile {profile}.", field="ownerKind")
 
 
+def check_private_mode(private: bool | None, mode: PersistenceMode) -> None:  # noqa: FBT001 - a field of the request
+    """Refuse a private sandbox that would leave something on a volume of the account (SA-116, SA-340)."""
+    if private and mode is not PersistenceMode.EPHEMERAL:
+        raise Invalid("private needs the persistence mode EPHEMERAL.", field="private")
+
+
 def check_private_use(sandbox: Sandbox, caller_key: str) -> None:
     """Refuse commands and sessions of a private sandbox to all but its creator, also to admins (SA-332 … SA-336)."""
     if sandbox.private and sandbox.caller_key != caller_key:

@@ -15,9 +15,12 @@ from atoll.domain.sandbox import (
     SandboxStatus,
     WorkloadProfile,
     check_owner,
+    check_private_mode,
 )
 from atoll.domain.template import PersistenceMode, Revision, Template
+from atoll.domain.webhook import WebhookTarget
 from atoll.ops.access import authorize_manage, load_template
+from atoll.ops.execution_webhook import check_host, keep_target
 from atoll.ops.sandbox_resume import resume_if_suspended
 from atoll.ops.services import Services
 from atoll.store import identity, sandboxes, templates
@@ -42,6 +45,8 @@ class CreateSandbox:
     project_id: str | None
     max_project_concurrency: int | None
     supervised: bool | None
+    private: bool | None = None
+    webhook: WebhookTarget | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +65,8 @@ async def create_sandbox(
     Raises `Invalid`, `Forbidden`, `NotFound`, `Conflict` or `LimitReached`; nothing exists after any of them.
     """
     check_owner(request.workload_profile, request.owner_kind)
+    if request.webhook is not None and not await _exists(services, principal, request):
+        await check_host(services, request.webhook)
 
     def admit(tx: Transaction) -> Created:
         account = authorize_manage(tx, principal, request.account_id, Scope.DEPLOY)
@@ -73,9 +80,22 @@ async def create_sandbox(
         sandbox = _new_sandbox(tx, services, account, principal, request, correlation_id)
         _check_capacity(tx, services, account, request)
         sandboxes.add(tx, sandbox)
+        if request.webhook is not None:
+            keep_target(tx, services, sandbox.id, request.webhook)
         return Created(sandbox, was_created=True)
 
     return await services.database.write(admit)
+
+
+async def _exists(services: Services, principal: Principal, request: CreateSandbox) -> bool:
+    """Whether the call would connect: then its webhook is not looked at (SA-115). Nobody else has names looked up."""
+
+    def look(tx: Transaction) -> bool:
+        account = authorize_manage(tx, principal, request.account_id, Scope.DEPLOY)
+        key = (account.id, request.app_id, principal.caller_key, request.idempotency_key)
+        return sandboxes.find_by_identity(tx, *key) is not None
+
+    return await services.database.read(look)
 
 
 def _new_sandbox(
@@ -92,6 +112,7 @@ def _new_sandbox(
     check_region(services.settings.regions, request.region, account.id)
     template, revision = _choose_revision(tx, account.id, request)
     mode = request.persistence_mode or revision.persistence_mode
+    check_private_mode(request.private, mode)
     if mode.uses_volume:
         if revision.warm_pool is not None:
             raise Invalid("persistence modes with a volume are not available on warm pools", field="persistenceMode")
@@ -143,6 +164,8 @@ def _new_sandbox(
         correlation_id=correlation_id,
         created_at=tx.now,
         updated_at=tx.now,
+        private=request.private,
+        webhook_host=None if request.webhook is None else request.webhook.host,
     )
 
 

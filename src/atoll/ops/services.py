@@ -8,6 +8,7 @@ from datetime import datetime
 
 from atoll.drivers.base import Driver
 from atoll.drivers.connections import AgentConnections
+from atoll.outbound.destinations import Destinations
 from atoll.sealing import Sealer
 from atoll.settings import Settings
 from atoll.store.database import Database
@@ -29,3 +30,5 @@ class Services:
     """Keys the fingerprints of commands; derived from the deployment's secret."""
     sealer: Sealer
     """Encrypts the secrets that the store keeps."""
+    destinations: Destinations
+    """Finds the addresses of hosts that callers chose."""

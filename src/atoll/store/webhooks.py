@@ -207,7 +207,7 @@ def remove_finished(tx: Transaction, *, before: datetime) -> None:
     tx.connection.execute(delete(webhook_deliveries).where(_d.state != DeliveryState.PENDING, _d.finished_at < before))
 
 
-def _due(pending: ColumnElement[bool], room: Room) -> Select[tuple[str, str, str]]:
+def _due(pending: ColumnElement[bool], room: Room) -> Select[str, str, str]:
     """Candidates, the longest due first: of each host and then of each account no more than its share."""
     order = (_d.next_attempt_at, _d.id)
     by_host = (

@@ -1,0 +1,1 @@
+"""Calls that leave this machine for a host that a caller chose: each goes to an address that was checked."""
