@@ -9,6 +9,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -16,6 +17,7 @@ from pathlib import Path
 from types import FrameType
 
 from rich.console import Console
+from rich.markup import escape
 from tests.images import default_image
 
 from atoll.drivers.gvisor.probe import probe_runsc
@@ -62,8 +64,8 @@ def run(names: list[str], setting: Setting) -> tuple[list[Result], dict[str, str
             with time_limit(MEASURE_SECONDS):
                 result = MEASURES[name](setting)
         except Exception as error:
-            failures[name] = f"{type(error).__name__}: {error}"
-            console.print_exception(max_frames=8)
+            failures[name] = (f"{type(error).__name__}: {error}".splitlines() or [""])[0]
+            traceback.print_exc()
         else:
             results.append(result)
             report.show(result, console)
@@ -104,7 +106,7 @@ def main() -> int:
     if arguments.update_readme:
         README.write_text(report.update_readme(README.read_text(), report.markdown(taken)))
     for name, reason in failures.items():
-        console.print(f"[red]{name} could not be measured:[/red] {reason}")
+        console.print(f"[red]{name} could not be measured:[/red] {escape(reason)}")
     return 1 if failures else 0
 
 

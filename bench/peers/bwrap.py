@@ -15,7 +15,7 @@ class Bwrap:
 
     def __init__(self, setting: Setting) -> None:
         work = setting.work / "bwrap"
-        work.mkdir()
+        work.mkdir(exist_ok=True)
         self._program = compile_program("first_byte", work)
         self._base = ["bwrap", "--ro-bind", str(setting.image.rootfs), "/", "--proc", "/proc", "--dev", "/dev"]
         self._base += ["--tmpfs", "/tmp", "--unshare-all", "--cap-drop", "ALL", "--new-session", "--die-with-parent"]
