@@ -39,11 +39,6 @@ class SealedSubscription:
     env_var_name: str
     value: bytes
 
-    @property
-    def context(self) -> str:
-        """Where the value is kept, for the sealer."""
-        return value_context(self.id)
-
 
 def value_context(subscription_id: str) -> str:
     """Where the value of a subscription is kept, for the sealer."""

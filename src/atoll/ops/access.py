@@ -6,7 +6,7 @@ import hashlib
 
 from atoll.domain.errors import NotFound, Unauthenticated
 from atoll.domain.identity import Account, Principal, Scope, require_manager, require_membership, require_scope
-from atoll.domain.sandbox import Sandbox
+from atoll.domain.sandbox import Sandbox, check_private_use
 from atoll.domain.template import Template
 from atoll.ops.services import Services
 from atoll.store import identity, sandboxes, templates
@@ -49,6 +49,15 @@ def load_sandbox(tx: Transaction, account_id: str, sandbox_id: str, *, lock: boo
     sandbox = sandboxes.get(tx, sandbox_id, lock=lock)
     if sandbox is None or sandbox.account_id != account_id:
         raise NotFound("There is no such sandbox in this account.")
+    return sandbox
+
+
+def load_usable_sandbox(
+    tx: Transaction, principal: Principal, account_id: str, sandbox_id: str, *, lock: bool = False
+) -> Sandbox:
+    """Read a sandbox whose commands, files or sessions the caller is to use; not a private one of somebody else."""
+    sandbox = load_sandbox(tx, account_id, sandbox_id, lock=lock)
+    check_private_use(sandbox, principal.caller_key)
     return sandbox
 
 

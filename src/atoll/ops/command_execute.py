@@ -6,8 +6,6 @@ Nothing of that is stored (SA-216).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from uuid import UUID
 
 from atoll.domain.command import CommandResult, CommandState, EndReason
@@ -16,9 +14,11 @@ from atoll.domain.execution import ExecutionKind
 from atoll.domain.identity import Principal, Scope
 from atoll.domain.sandbox import RUNNING, Sandbox, SandboxStatus, check_accepts_commands
 from atoll.ops import command_record
-from atoll.ops.access import authorize_manage, load_sandbox
+from atoll.ops.access import authorize_manage, load_usable_sandbox
+from atoll.ops.ai_subscription import prepare_command
 from atoll.ops.background import spawn
 from atoll.ops.command_admission import admit_or_resume
+from atoll.ops.command_request import CommandRequest
 from atoll.ops.services import Services
 from atoll.ops.waiting import wait_while
 from atoll.store import sandboxes
@@ -28,16 +28,6 @@ CAPTURE_BYTES = 4 * 1024 * 1024
 """Output kept of each stream; the rest is cut (SA-231)."""
 _SETTLE_SECONDS = 3.0
 """How long a lost connection may take to show as a sandbox that ended."""
-
-
-@dataclass(frozen=True, slots=True)
-class CommandRequest:
-    """What to run. Never stored, never logged."""
-
-    argv: Sequence[str]
-    cwd: str | None
-    env: Mapping[str, str]
-    timeout_seconds: float | None
 
 
 async def execute_command(
@@ -52,9 +42,10 @@ async def execute_command(
         raise AssertionError("execute always has a deadline")
     execution_id = services.new_id()
 
-    def admit(tx: Transaction) -> Sandbox:
+    def admit(tx: Transaction) -> tuple[Sandbox, CommandRequest]:
         authorize_manage(tx, principal, account_id, Scope.DANGEROUS)
-        sandbox = load_sandbox(tx, account_id, sandbox_id, lock=True)
+        sandbox = load_usable_sandbox(tx, principal, account_id, sandbox_id, lock=True)
+        prepared = prepare_command(tx, services, principal, sandbox, request)
         check_accepts_commands(sandbox)
         command_record.begin(
             tx,
@@ -63,12 +54,12 @@ async def execute_command(
             kind=ExecutionKind.EXECUTE,
             caller_key=principal.caller_key,
         )
-        return sandbox
+        return sandbox, prepared
 
-    sandbox = await admit_or_resume(services, account_id, sandbox_id, admit)
+    sandbox, prepared = await admit_or_resume(services, account_id, sandbox_id, admit)
     # Shielded: a client that goes away must not leave a command without the record of its end.
     return await asyncio.shield(
-        asyncio.create_task(_run(services, sandbox, execution_id, request, request.timeout_seconds))
+        asyncio.create_task(_run(services, sandbox, execution_id, prepared, request.timeout_seconds))
     )
 
 

@@ -9,7 +9,7 @@ from atoll.domain.errors import Conflict, ErrorCode
 from atoll.domain.execution import Execution, ExecutionKind, ExecutionState
 from atoll.domain.identity import Principal, Scope
 from atoll.domain.sandbox import Sandbox, check_accepts_commands
-from atoll.ops.access import authorize_manage, load_sandbox
+from atoll.ops.access import authorize_manage, load_usable_sandbox
 from atoll.ops.command_read import unknown_execution
 from atoll.ops.services import Services
 from atoll.store import commands, sandboxes
@@ -29,7 +29,7 @@ async def kill_command(
 
     def look(tx: Transaction) -> tuple[Sandbox, Execution | None]:
         authorize_manage(tx, principal, account_id, Scope.DANGEROUS)
-        sandbox = load_sandbox(tx, account_id, sandbox_id)
+        sandbox = load_usable_sandbox(tx, principal, account_id, sandbox_id)
         sandboxes.touch(tx, sandbox_id)
         return sandbox, commands.get(tx, sandbox_id, execution_id)
 

@@ -12,7 +12,7 @@ from atoll.domain.errors import Conflict, ErrorCode, NotFound, RuntimeFailure
 from atoll.domain.execution import Execution, ExecutionKind, ExecutionState
 from atoll.domain.identity import Principal
 from atoll.domain.sandbox import PROVISIONING, Sandbox, SandboxStatus, check_accepts_commands
-from atoll.ops.access import authorize_read, load_sandbox
+from atoll.ops.access import authorize_read, load_usable_sandbox
 from atoll.ops.services import Services
 from atoll.store import commands, sandboxes
 from atoll.store.database import Transaction
@@ -35,7 +35,7 @@ async def get_command(
 
     def look(tx: Transaction) -> tuple[Sandbox, Execution | None]:
         authorize_read(tx, principal, account_id)
-        sandbox = load_sandbox(tx, account_id, sandbox_id)
+        sandbox = load_usable_sandbox(tx, principal, account_id, sandbox_id)
         sandboxes.touch(tx, sandbox_id)
         return sandbox, commands.get(tx, sandbox_id, execution_id)
 

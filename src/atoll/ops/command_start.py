@@ -12,9 +12,10 @@ from atoll.domain.execution import Execution, ExecutionKind, ExecutionState, fin
 from atoll.domain.identity import Principal, Scope
 from atoll.domain.sandbox import RUNNING, Sandbox, check_accepts_commands
 from atoll.ops import command_record
-from atoll.ops.access import authorize_manage, load_sandbox
+from atoll.ops.access import authorize_manage, load_usable_sandbox
+from atoll.ops.ai_subscription import prepare_command
 from atoll.ops.command_admission import admit_or_resume
-from atoll.ops.command_execute import CommandRequest
+from atoll.ops.command_request import CommandRequest
 from atoll.ops.services import Services
 from atoll.store import commands
 from atoll.store.database import Transaction
@@ -41,12 +42,19 @@ async def start_command(
 
     Raises `Conflict` IDEMPOTENCY_CONFLICT when the key belongs to a different command.
     """
-    mark = fingerprint(services.fingerprint_key, request.argv, request.cwd, request.env, request.timeout_seconds)
+    mark = fingerprint(
+        services.fingerprint_key,
+        request.argv,
+        request.cwd,
+        request.env,
+        request.timeout_seconds,
+        request.ai_subscription_id,
+    )
     new_id = services.new_id()
 
-    def admit(tx: Transaction) -> tuple[Sandbox, Execution]:
+    def admit(tx: Transaction) -> tuple[Sandbox, Execution, CommandRequest]:
         authorize_manage(tx, principal, account_id, Scope.DANGEROUS)
-        sandbox = load_sandbox(tx, account_id, sandbox_id, lock=True)
+        sandbox = load_usable_sandbox(tx, principal, account_id, sandbox_id, lock=True)
         if idempotency_key is not None:
             existing = commands.find_by_key(tx, sandbox_id, idempotency_key)
             if existing is not None:
@@ -55,9 +63,12 @@ async def start_command(
                         "The idempotencyKey was already used with a different command; use a new key.",
                         code=ErrorCode.IDEMPOTENCY_CONFLICT,
                     )
-                return sandbox, existing
+                if existing.state is not ExecutionState.REQUESTED:
+                    return sandbox, existing, request
+                return sandbox, existing, prepare_command(tx, services, principal, sandbox, request)
+        prepared = prepare_command(tx, services, principal, sandbox, request)
         check_accepts_commands(sandbox)
-        return sandbox, command_record.begin(
+        execution = command_record.begin(
             tx,
             sandbox,
             execution_id=new_id,
@@ -66,13 +77,14 @@ async def start_command(
             idempotency_key=idempotency_key,
             fingerprint=mark,
         )
+        return sandbox, execution, prepared
 
-    sandbox, execution = await admit_or_resume(services, account_id, sandbox_id, admit)
+    sandbox, execution, prepared = await admit_or_resume(services, account_id, sandbox_id, admit)
     if execution.state is not ExecutionState.REQUESTED:
         return _replay(execution)
     if sandbox.status not in RUNNING:
         check_accepts_commands(sandbox)
-    return await asyncio.shield(asyncio.create_task(_start(services, sandbox, execution, request)))
+    return await asyncio.shield(asyncio.create_task(_start(services, sandbox, execution, prepared)))
 
 
 async def _start(services: Services, sandbox: Sandbox, execution: Execution, request: CommandRequest) -> StartedCommand:

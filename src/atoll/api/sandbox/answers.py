@@ -116,6 +116,12 @@ class Revision(Answer):
     created_at: Moment
 
 
+class ExecutionWebhook(Answer):
+    """Where the ends of started commands are told; the URL and the secret are not returned."""
+
+    host: str
+
+
 class Sandbox(Answer):
     """One isolated machine."""
 
@@ -137,6 +143,8 @@ class Sandbox(Answer):
     project_id: str | None = None
     max_project_concurrency: int | None = None
     supervised: bool | None = None
+    private: Annotated[bool | None, Field(description="Whether only its creator may use it.")] = None
+    execution_webhook: ExecutionWebhook | None = None
     status: SandboxStatus
     status_reason: str | None = None
     desired_status: Annotated[SandboxStatus | None, Field(description="Where it is driven, while that differs.")] = None

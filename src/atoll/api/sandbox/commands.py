@@ -13,7 +13,7 @@ from atoll.api.sandbox import answers, render
 from atoll.api.sandbox.requests import ExecuteBody, GetCommandQuery, KillBody, StartBody
 from atoll.domain.command import EXECUTE_DEFAULT_TIMEOUT_SECONDS
 from atoll.ops import command_execute, command_kill, command_read, command_start
-from atoll.ops.command_execute import CommandRequest
+from atoll.ops.command_request import CommandRequest
 
 router = APIRouter(prefix=SANDBOX_API, route_class=AuthenticatedRoute, tags=["Commands"])
 
@@ -40,6 +40,7 @@ async def execute_command(call: CurrentCall, body: ExecuteBody) -> Response:
             cwd=body.cwd,
             env=body.env_vars or {},
             timeout_seconds=body.timeout_seconds or EXECUTE_DEFAULT_TIMEOUT_SECONDS,
+            ai_subscription_id=body.ai_subscription_id,
         ),
     )
     return render.json_response({"result": render.result(result)})
@@ -63,7 +64,13 @@ async def start_command(call: CurrentCall, body: StartBody) -> Response:
         call.principal,
         body.account_id,
         body.sandbox_id,
-        CommandRequest(argv=body.command, cwd=body.cwd, env=body.env_vars or {}, timeout_seconds=body.timeout_seconds),
+        CommandRequest(
+            argv=body.command,
+            cwd=body.cwd,
+            env=body.env_vars or {},
+            timeout_seconds=body.timeout_seconds,
+            ai_subscription_id=body.ai_subscription_id,
+        ),
         body.idempotency_key,
     )
     return render.json_response({"execution": render.execution(started)}, 201)

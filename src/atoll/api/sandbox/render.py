@@ -112,6 +112,8 @@ def sandbox(it: Sandbox) -> dict[str, Any]:
     if it.error_code is not None:
         value["errorCode"] = it.error_code
         value["errorRetryable"] = it.error_code.retryable
+    if it.webhook_host is not None:
+        value["executionWebhook"] = {"host": it.webhook_host}
     return value | _present(
         {
             "volumeName": it.volume_name,
@@ -119,6 +121,7 @@ def sandbox(it: Sandbox) -> dict[str, Any]:
             "projectId": it.project_id,
             "maxProjectConcurrency": it.max_project_concurrency,
             "supervised": it.supervised,
+            "private": it.private,
             "statusReason": it.status_reason,
             "desiredStatus": _driven_toward(it),
             "terminationReason": it.termination_reason,

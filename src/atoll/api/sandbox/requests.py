@@ -38,6 +38,7 @@ from atoll.domain.command import (
 )
 from atoll.domain.sandbox import OwnerKind, WorkloadProfile
 from atoll.domain.template import MAX_ZCLOUDS, PersistenceMode
+from atoll.domain.webhook import MAX_SECRET_LENGTH
 
 MAX_COMMAND_BYTES = 240_000
 """Arguments and variables of one command together: they travel to the agent in one frame."""
@@ -47,6 +48,22 @@ _LOOSE = Field(strict=False)
 Profile = Annotated[WorkloadProfile, _LOOSE]
 Owner = Annotated[OwnerKind, _LOOSE]
 Mode = Annotated[PersistenceMode, _LOOSE]
+
+
+class ExecutionWebhookBody(Body):
+    """Where to tell of the ends of started commands."""
+
+    url: Annotated[
+        str, Field(description="Public https URL on port 443.", examples=["https://hooks.example.com/atoll"])
+    ]
+    secret: Annotated[
+        str,
+        Field(
+            max_length=MAX_SECRET_LENGTH,
+            description="Signs each request: whsec_ and the base64 of 24 to 64 random bytes. Never returned.",
+            json_schema_extra={"writeOnly": True},
+        ),
+    ]
 
 
 class CreateSandboxBody(Body):
@@ -88,6 +105,12 @@ class CreateSandboxBody(Body):
         Field(description="Your own ceiling on active sandboxes of the project, or of the app without one."),
     ] = None
     supervised: Annotated[bool | None, Field(description="Run the workload under the runtime supervisor.")] = None
+    execution_webhook: Annotated[
+        ExecutionWebhookBody | None, Field(description="Called when a started command ends; kept from the first call.")
+    ] = None
+    private: Annotated[
+        bool | None, Field(description="Only the caller may use it; needs the persistence mode EPHEMERAL.")
+    ] = None
 
     @model_validator(mode="after")
     def _names_what_to_run(self) -> Self:
@@ -117,6 +140,9 @@ class _CommandBody(Body):
     cwd: Annotated[Directory | None, Field(description="Where to run it.")] = None
     env_vars: Annotated[
         dict[VariableName, Argument] | None, Field(description="Variables added to its environment; never stored.")
+    ] = None
+    ai_subscription_id: Annotated[
+        Id | None, Field(description="Run with this AI subscription of yours; in a private sandbox of yours only.")
     ] = None
 
     @model_validator(mode="after")

@@ -10,8 +10,15 @@ from starlette.responses import Response
 from atoll.api.openapi import SANDBOX_API, errors
 from atoll.api.route import AuthenticatedRoute, CurrentCall
 from atoll.api.sandbox import answers, render
-from atoll.api.sandbox.requests import CreateSandboxBody, GetSandboxQuery, ListSandboxesQuery, SandboxBody
+from atoll.api.sandbox.requests import (
+    CreateSandboxBody,
+    ExecutionWebhookBody,
+    GetSandboxQuery,
+    ListSandboxesQuery,
+    SandboxBody,
+)
 from atoll.domain.sandbox import SandboxStatus
+from atoll.domain.webhook import WebhookTarget, parse_target
 from atoll.ops import sandbox_create, sandbox_read, sandbox_terminate
 
 router = APIRouter(prefix=SANDBOX_API, route_class=AuthenticatedRoute, tags=["Sandboxes"])
@@ -49,6 +56,8 @@ async def create_sandbox(call: CurrentCall, body: CreateSandboxBody) -> Response
             project_id=body.project_id,
             max_project_concurrency=body.max_project_concurrency,
             supervised=body.supervised,
+            private=body.private,
+            webhook=_webhook(body.execution_webhook),
         ),
         call.request_id,
     )
@@ -119,6 +128,10 @@ async def terminate_sandbox(call: CurrentCall, body: SandboxBody) -> Response:
     """
     sandbox = await sandbox_terminate.terminate_sandbox(call.services, call.principal, body.account_id, body.sandbox_id)
     return render.json_response({"sandbox": render.sandbox(sandbox)})
+
+
+def _webhook(body: ExecutionWebhookBody | None) -> WebhookTarget | None:
+    return None if body is None else parse_target(body.url, body.secret)
 
 
 def known_statuses(text: str | None) -> frozenset[SandboxStatus] | None:

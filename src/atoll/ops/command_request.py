@@ -1,0 +1,18 @@
+"""What a caller wants run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class CommandRequest:
+    """What to run. Never stored, never logged, never shown."""
+
+    argv: Sequence[str]
+    cwd: str | None
+    env: Mapping[str, str]
+    timeout_seconds: float | None
+    ai_subscription_id: str | None = None
+    """Puts this credential of the caller into the environment."""
