@@ -90,7 +90,7 @@ static int listen_in(int directory) {
     mode_t before = umask(0177);
     bool bound = fd >= 0 && bind(fd, (struct sockaddr *)&address, sizeof address) == 0;
     umask(before);
-    if (chdir("/") < 0 || !bound || listen(fd, 16) < 0) return -1;
+    if (chdir("/") < 0 || !bound || listen(fd, 128) < 0) return -1;
     return fd;
 }
 
