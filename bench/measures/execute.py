@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 
-from tests import leaks
+from tests import holdings
 from tests.client import Client
-from tests.server import AtollServer
 
 from bench.figures import Result
 from bench.peers.bwrap import Bwrap
@@ -58,60 +56,6 @@ def _true(client: Client, sandbox_id: str) -> None:
         raise RuntimeError("`true` failed")
 
 
-@dataclass(frozen=True, slots=True)
-class Holdings:
-    """What the parties to a command hold, by name."""
-
-    values: dict[str, float]
-
-
-ALLOWED_GROWTH = {
-    "processes in the sandbox": 0,
-    "children not reaped by the server": 0,
-    "descriptors of the server": 2,
-    "descriptors of the shim": 0,
-    "descriptors of gVisor": 8,
-    "processes of the sandbox on the machine": 8,
-    "memory of the agent, KB": 512,
-    "memory of the shim, KB": 256,
-    "memory of the server, KB": 8_192,
-    "memory of gVisor, KB": 8_192,
-}
-"""What may be there more at the end: nothing that grows with the number of commands. gVisor keeps a varying number of
-stub processes, and both it and Python let their heaps breathe."""
-
-
-def holdings(server: AtollServer, client: Client, sandbox_id: str) -> Holdings:
-    """Look at the server, the shim, gVisor and the agent of the only sandbox of this server."""
-    inside = client.execute(sandbox_id, ["sh", "-c", "ls -d /proc/[0-9]* | wc -l; grep VmRSS /proc/1/status"])
-    words = inside.stdout.split()
-    [instance_id] = leaks.instances(server.data_dir)
-    pids = leaks.instance_processes(server.data_dir, instance_id)
-    shim_pid = int(leaks.layout_of(server.data_dir).instance(instance_id).shim_pid.read_text())
-    ours, shim = leaks.resources(server.pid), leaks.resources(shim_pid)
-    sentry = max((leaks.resources(pid) for pid in pids), key=lambda held: held.pss_kb)
-    return Holdings(
-        {
-            "processes in the sandbox": float(words[0]),
-            "children not reaped by the server": ours.zombies,
-            "descriptors of the server": ours.descriptors,
-            "descriptors of the shim": shim.descriptors,
-            "descriptors of gVisor": sentry.descriptors,
-            "processes of the sandbox on the machine": len(pids),
-            "memory of the agent, KB": float(words[2]),
-            "memory of the shim, KB": shim.resident_kb,
-            "memory of the server, KB": ours.resident_kb,
-            "memory of gVisor, KB": sentry.resident_kb,
-        }
-    )
-
-
-def growth_beyond(before: Holdings, after: Holdings) -> dict[str, float]:
-    """What grew by more than it may."""
-    grown = {name: after.values[name] - before.values[name] for name in ALLOWED_GROWTH}
-    return {name: more for name, more in grown.items() if more > ALLOWED_GROWTH[name]}
-
-
 def many(setting: Setting) -> Result:
     """Ten thousand executes in one sandbox, one after the other."""
     count = setting.rounds(10_000, 500)
@@ -120,17 +64,15 @@ def many(setting: Setting) -> Result:
         sandbox_id = client.ready("many")
         for _ in range(min(500, count)):
             _true(client, sandbox_id)
-        before, database = holdings(server, client, sandbox_id), _database_bytes(server.data_dir)
+        before, database = holdings.look(server, client, sandbox_id), _database_bytes(server.data_dir)
         took = [timed(lambda: _true(client, sandbox_id)) for _ in range(count)]
-        after = holdings(server, client, sandbox_id)
+        after = holdings.look(server, client, sandbox_id)
         grown_bytes = _database_bytes(server.data_dir) - database
     result.samples("execute `true`, back to back", "ms", took, "the sandbox has half a processor")
-    for name in ALLOWED_GROWTH:
-        result.value(
-            f"growth: {name}", "", after.values[name] - before.values[name], f"from {before.values[name]:,.0f}"
-        )
+    for name in holdings.ALLOWED_GROWTH:
+        result.value(f"growth: {name}", "", after[name] - before[name], f"from {before[name]:,.0f}")
     result.value("growth: database, per execute", "bytes", grown_bytes / count, "the record of each command")
-    beyond = growth_beyond(before, after)
+    beyond = holdings.growth_beyond(before, after)
     result.target(
         f"{count:,} executes in one sandbox leak nothing",
         "nothing" if not beyond else ", ".join(f"{name} +{more:,.0f}" for name, more in beyond.items()),

@@ -7,10 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests import leaks
+from tests.crowd import terminate_at_once
 from tests.server import AtollServer
 
 from bench.figures import Result
-from bench.measures.burst import terminate_at_once
 from bench.setting import Setting
 
 IDLE_MB = 45.0
