@@ -157,12 +157,13 @@ class GvisorRig:
 async def gvisor_rig(
     store: ImageStore, image_digest: str, traits: RunscTraits, *, runsc: Path, **settings: object
 ) -> AsyncIterator[GvisorRig]:
+    agent = agent_binary()
     data_dir = Path(tempfile.mkdtemp(prefix="atoll-gvisor-"))
     values: dict[str, object] = {"runsc": runsc, "namespace_pool": 2, "disk_look_seconds": 0.2}
     made = GvisorSettings(data_dir, **(values | settings))  # type: ignore[arg-type]  # callers name settings
 
     def make() -> GvisorDriver:
-        return GvisorDriver(made, store, agent=agent_binary(), traits=traits)
+        return GvisorDriver(made, store, agent=agent, traits=traits)
 
     driver = make()
     layout = Layout.of(data_dir, made.run_base)

@@ -154,6 +154,7 @@ class IsolationContract:
     @pytest.mark.spec("SA-029", "SA-030")
     async def test_memory_within_the_size_is_there(self, rig: Rig) -> None:
         agent = await created(rig)
+        assert await shell(agent, "grep MemTotal /proc/meminfo | tr -dc 0-9") == str(512 * 1024)
         assert (await run(agent, "python3", "-c", _ALLOCATE % (400 * MIB))).stdout == b"done\n"
         await rig.driver.destroy("one")
         agent = await created(rig, "two", zclouds=2)

@@ -175,6 +175,23 @@ def runsc_argv(runsc: Path, paths: InstancePaths) -> list[str]:
     ]
 
 
+def meminfo(memory_bytes: int) -> str:
+    """What runsc is to read as the machine's /proc/meminfo."""
+    kib = memory_bytes // 1024
+    return f"MemTotal: {kib} kB\nMemFree: {kib} kB\nMemAvailable: {kib} kB\n"
+
+
+def showing_memory(command: Sequence[str], paths: InstancePaths, *, mounts_are_private: bool) -> list[str]:
+    """Run `command` where /proc/meminfo is the sandbox's own.
+
+    runsc hands the machine's memory on when it does not set up the control groups itself, and runtimes that size their
+    heap by it (Node.js, Java) would grow until they are killed. A mount that fails costs only that.
+    """
+    script = 'mount --bind "$0" /proc/meminfo 2>/dev/null; exec "$@"'
+    own = [] if mounts_are_private else ["unshare", "--mount", "--propagation", "slave", "--"]
+    return [*own, "sh", "-c", script, str(paths.meminfo), *command]
+
+
 @dataclass(frozen=True, slots=True)
 class MemoryWatch:
     """What the shim watches so that a greedy process dies and not the sandbox."""

@@ -37,9 +37,9 @@ from atoll.drivers.gvisor.settings import (
     ZCLOUD_CPUS,
     ZCLOUD_MEMORY_BYTES,
     GvisorSettings,
-    OperatorSettings,
     from_operator,
 )
+from atoll.settings import Settings
 
 _KILL_SECONDS = 5.0
 _CONNECT_SECONDS = 5.0
@@ -85,7 +85,7 @@ class GvisorDriver:
         self._creating: dict[str, asyncio.Task[None]] = {}
 
     @classmethod
-    def from_settings(cls, settings: OperatorSettings) -> GvisorDriver:
+    def from_settings(cls, settings: Settings) -> GvisorDriver:
         """The driver as the control plane's settings want it."""
         return cls(from_operator(settings), ImageStore.from_settings(settings), agent=agent_binary())
 
@@ -273,15 +273,17 @@ class GvisorDriver:
         argv = bundle.agent_argv(spec, image, pid_limit=pid_limit, memory_limit=limits.memory_bytes)
         config = bundle.config(argv, image, paths, self._shared, namespace=namespace.path, hostname=_HOSTNAME)
         (paths.bundle / "config.json").write_text(json.dumps(config))
+        paths.meminfo.write_text(bundle.meminfo(spec.zclouds * ZCLOUD_MEMORY_BYTES))
 
     def _shim_argv(self, paths: InstancePaths, limits: Limits) -> list[str]:
         traits = self._traits
         if traits is None:
             raise RuntimeFailure("the driver has not been started", code=ErrorCode.SANDBOX_NOT_READY)
+        runsc = bundle.runsc_argv(self._settings.runsc, paths)
         return bundle.shim_argv(
             self._shared.agent,
             paths.folder,
-            bundle.runsc_argv(self._settings.runsc, paths),
+            bundle.showing_memory(runsc, paths, mounts_are_private=traits.hide_proc_sys_net),
             hide_proc_sys_net=traits.hide_proc_sys_net,
             join=self._cgroups.join_files(paths.instance_id),
             kill=self._cgroups.kill_folders(paths.instance_id),

@@ -67,6 +67,11 @@ class InstancePaths:
         return self.folder / "bundle"
 
     @property
+    def meminfo(self) -> Path:
+        """The sandbox's memory, in the form of /proc/meminfo."""
+        return self.folder / "meminfo"
+
+    @property
     def runsc_root(self) -> Path:
         """State of runsc, one folder an instance: removing it replaces the slow `runsc delete`."""
         return self.folder / "runsc"

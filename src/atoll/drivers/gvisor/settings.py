@@ -6,7 +6,8 @@ import shutil
 from dataclasses import dataclass
 from ipaddress import IPv4Network
 from pathlib import Path
-from typing import Protocol
+
+from atoll.settings import Settings
 
 DEFAULT_RANGE = IPv4Network("10.231.0.0/16")
 MIB = 1024 * 1024
@@ -46,61 +47,7 @@ class GvisorSettings:
     freeze."""
 
 
-class OperatorSettings(Protocol):
-    """The settings of the whole control plane that concern this driver."""
-
-    @property
-    def data_dir(self) -> Path:
-        """All that this control plane keeps."""
-        ...
-
-    @property
-    def runsc(self) -> Path | None:
-        """None finds it on PATH."""
-        ...
-
-    @property
-    def concurrent_boots(self) -> int:
-        """Sandboxes that boot at the same time."""
-        ...
-
-    @property
-    def sandbox_network(self) -> str:
-        """IPv4 range of sandboxes."""
-        ...
-
-    @property
-    def sandbox_dns(self) -> tuple[str, ...]:
-        """Name servers of sandboxes."""
-        ...
-
-    @property
-    def sandbox_disk_mb(self) -> int:
-        """Temporary disk unless the revision says otherwise."""
-        ...
-
-    @property
-    def sandbox_pid_limit(self) -> int:
-        """Process limit unless the revision says otherwise."""
-        ...
-
-    @property
-    def registry_auth_file(self) -> Path | None:
-        """For private registries."""
-        ...
-
-    @property
-    def insecure_registries(self) -> frozenset[str]:
-        """Spoken to without TLS."""
-        ...
-
-    @property
-    def image_retention_seconds(self) -> int:
-        """How long an unused image stays."""
-        ...
-
-
-def from_operator(settings: OperatorSettings) -> GvisorSettings:
+def from_operator(settings: Settings) -> GvisorSettings:
     """The driver's settings out of the control plane's."""
     return GvisorSettings(
         data_dir=settings.data_dir,

@@ -141,3 +141,16 @@ def test_the_shim_is_told_what_to_join_what_to_watch_and_what_to_kill() -> None:
     assert "--hide-proc-sys-net" in argv
     assert argv[argv.index("--memory-limit") + 1] == "100"
     assert argv[argv.index("--kill-cgroup") + 1] == "/cg/memory/x"
+
+
+@pytest.mark.spec("SA-029")
+def test_the_sandbox_is_shown_its_own_memory() -> None:
+    assert bundle.meminfo(512 * 1024 * 1024).startswith("MemTotal: 524288 kB\n")
+    private = bundle.showing_memory(["runsc", "run"], PATHS, mounts_are_private=True)
+    assert private[0] == "sh"
+    assert private[-3:] == [str(PATHS.meminfo), "runsc", "run"]
+    assert bundle.showing_memory(["runsc"], PATHS, mounts_are_private=False)[:3] == [
+        "unshare",
+        "--mount",
+        "--propagation",
+    ]

@@ -37,6 +37,7 @@ def ending(code: int = 0, signal: int = 0, *, oom: bool = False, killed: bool = 
             False,
         ),
         ("FATAL ERROR: something of runsc", ErrorCode.UNKNOWN, False),
+        ("/run/x/meminfo: 1: exec: /usr/bin/runsc: not found", ErrorCode.UNKNOWN, False),
     ],
 )
 def test_the_runtimes_words_become_a_code_and_a_sentence(log: str, code: ErrorCode, retryable: bool) -> None:
