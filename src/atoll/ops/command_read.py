@@ -12,6 +12,7 @@ from atoll.domain.errors import Conflict, ErrorCode, NotFound, RuntimeFailure
 from atoll.domain.execution import Execution, ExecutionKind, ExecutionState
 from atoll.domain.identity import Principal
 from atoll.domain.sandbox import PROVISIONING, Sandbox, SandboxStatus, check_accepts_commands
+from atoll.ops import command_record
 from atoll.ops.access import authorize_read, load_usable_sandbox
 from atoll.ops.services import Services
 from atoll.store import commands, sandboxes
@@ -48,9 +49,13 @@ async def get_command(
         return _from_record(execution, from_seq)
     try:
         agent = await services.agents.get(execution.instance_id)
-        return await agent.read(UUID(execution.id), from_seq=from_seq, wait_seconds=wait_seconds)
+        output = await agent.read(UUID(execution.id), from_seq=from_seq, wait_seconds=wait_seconds)
     except RuntimeFailure as failure:
         return await _after_failure(services, execution, from_seq, failure)
+    if not output.state.running and execution.state is not ExecutionState.EXITED:
+        # The agent's notice may still be under way; who is told of the end here must not find the sandbox BUSY next.
+        await command_record.finish_by_instance(services, execution.instance_id, output.state)
+    return output
 
 
 def unknown_execution() -> NotFound:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from atoll.domain.errors import Conflict, ErrorCode, StaleGeneration
+from atoll.domain.errors import Conflict, ErrorCode
 from atoll.domain.identity import Principal, Scope
-from atoll.domain.sandbox import PROVISIONING, Action, Sandbox, SandboxStatus, TerminationReason
+from atoll.domain.sandbox import PROVISIONING, RUNNING, Action, Sandbox, SandboxStatus, TerminationReason
 from atoll.ops.access import authorize_manage, load_sandbox
 from atoll.ops.services import Services
 from atoll.ops.waiting import wait_while
@@ -17,7 +17,7 @@ _WAIT_SECONDS = 30.0
 async def terminate_sandbox(services: Services, principal: Principal, account_id: str, sandbox_id: str) -> Sandbox:
     """End a sandbox and answer once nothing of it runs (SA-142 … SA-146).
 
-    Raises `Conflict` when its status changed between the look and the step; the call is safe to repeat.
+    Raises `Conflict` when its status changed between the look and the step (SA-145); the call is safe to repeat.
     """
 
     def look(tx: Transaction) -> Sandbox:
@@ -35,12 +35,15 @@ async def terminate_sandbox(services: Services, principal: Principal, account_id
     )
 
 
-async def _begin(services: Services, sandbox: Sandbox) -> Sandbox:
-    seen = sandbox
-    try:
-        return await services.database.write(lambda tx: begin_termination(tx, seen, TerminationReason.USER_REQUESTED))
-    except StaleGeneration:
-        raise Conflict("Sandbox is changing state") from None
+async def _begin(services: Services, seen: Sandbox) -> Sandbox:
+    def begin(tx: Transaction) -> Sandbox:
+        current = load_sandbox(tx, seen.account_id, seen.id, lock=True)
+        # A command that begins or ends meanwhile changes nothing about the end of its sandbox.
+        if current.generation != seen.generation and not {current.status, seen.status} <= RUNNING:
+            raise Conflict("Sandbox is changing state")
+        return begin_termination(tx, current, TerminationReason.USER_REQUESTED)
+
+    return await services.database.write(begin)
 
 
 def begin_termination(tx: Transaction, sandbox: Sandbox, reason: TerminationReason) -> Sandbox:
