@@ -65,6 +65,14 @@ def step(title: str) -> Iterator[Callable[[str], None]]:
     console.print(f"[green]{shown}[/green] {escape(' '.join(outcome) or 'done')}")
 
 
+class Refused(StepFailed):
+    """An answer that is no success."""
+
+    def __init__(self, status: int, sentence: str) -> None:
+        super().__init__(sentence)
+        self.status = status
+
+
 class Server:
     """`atoll serve` as a child process."""
 
@@ -142,7 +150,8 @@ class Api:
     def _answer(response: httpx.Response) -> Json:
         value: Json = response.json()
         if response.is_error:
-            raise StepFailed(f"{response.request.url.path} answered {response.status_code}: {value.get('error')}")
+            sentence = f"{response.request.url.path} answered {response.status_code}: {value.get('error')}"
+            raise Refused(response.status_code, sentence)
         return value
 
 
@@ -182,6 +191,18 @@ def wait_ready(api: Api, names: Json) -> Json:
         if sandbox["status"] == "FAILED":
             break
     raise StepFailed(f"The sandbox is {sandbox['status']}: {sandbox.get('statusReason', 'no reason given')}.")
+
+
+def terminate(api: Api, names: Json) -> str:
+    """End it. 409 says that its status was just changing, here by the end of its command: the call is repeated."""
+    for _ in range(20):
+        try:
+            return str(api.post("/sandbox/terminate", **names)["sandbox"]["status"])
+        except Refused as refused:
+            if refused.status != httpx.codes.CONFLICT:
+                raise
+        time.sleep(0.1)
+    raise StepFailed("The sandbox cannot be terminated: it keeps changing its state.")
 
 
 def execute(api: Api, names: Json, *argv: str) -> str:
@@ -299,7 +320,7 @@ def tell_story(server: Server, data_dir: Path) -> None:
         tell(f"lines {begun + 1} to {LINES}, each once and none lost; exit code {follower.command['exitCode']}")
 
     with step("10. The end: POST /sandbox/terminate") as tell:
-        tell(api.post("/sandbox/terminate", **names)["sandbox"]["status"])
+        tell(terminate(api, names))
     with step("11. What is left of it on the machine") as tell:
         layout = Layout.of(data_dir, Path("/run/atoll"))
         deadline = time.monotonic() + GONE_SECONDS
@@ -314,10 +335,9 @@ def tell_story(server: Server, data_dir: Path) -> None:
 def _end_earlier_ones(api: Api, access: Json) -> None:
     """Sandboxes of a demo that was interrupted; they outlive their server."""
     account = {"accountId": access["accountId"]}
-    for sandbox in api.get("/sandboxes", **account, status="REQUESTED,ALLOCATING,STARTING,READY,BUSY,FAILED")[
-        "sandboxes"
-    ]:
-        api.post("/sandbox/terminate", **account, sandboxId=sandbox["sandboxId"])
+    statuses = "REQUESTED,ALLOCATING,STARTING,READY,BUSY,FAILED"
+    for sandbox in api.get("/sandboxes", **account, status=statuses)["sandboxes"]:
+        terminate(api, {**account, "sandboxId": sandbox["sandboxId"]})
 
 
 def main() -> int:
