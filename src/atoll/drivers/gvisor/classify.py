@@ -25,7 +25,8 @@ _EXHAUSTED = {
 }
 
 _RUNSC_FAILED = re.compile(
-    r"^(running|creating|starting|waiting on) (the )?(container|sandbox)|FATAL ERROR|^panic:|exec format error|: exec: ",
+    r"^(running|creating|starting|waiting on) (the )?(container|sandbox)"
+    r"|FATAL ERROR|^panic:|exec format error|: exec: ",
     re.M,
 )
 _NO_DISK = re.compile(r"no space left on device|disk quota exceeded", re.I)
