@@ -58,7 +58,7 @@ async def test_what_a_transaction_returns_equals_what_is_read_later(store: Store
 @both
 async def test_a_transaction_that_fails_leaves_and_wakes_nothing(store: Store) -> None:
     woken: list[str] = []
-    store.database.wakes.publish = woken.extend  # type: ignore[method-assign]  # to see what is published
+    store.database.wakes.publish = woken.extend  # type: ignore[method-assign, assignment]  # to see what is published
 
     def fail(tx: Transaction) -> None:
         tx.connection.execute(update(accounts).values(name="changed"))

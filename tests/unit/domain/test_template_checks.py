@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import time
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -141,7 +142,7 @@ def test_lists_that_name_nothing_are_refused(wrong: NetworkControl, field: str) 
 
 
 M = PersistenceMode
-FIELDS = {
+FIELDS: dict[str, tuple[dict[str, Any], set[PersistenceMode]]] = {
     "volumeSizeMb": ({"volume_size_mb": 1}, {M.DIRECTORY, M.SNAPSHOT, M.BOTH}),
     "mountPath": ({"mount_path": "/data"}, {M.DIRECTORY, M.BOTH}),
     "snapshotExclude": ({"snapshot_exclude": ()}, {M.SNAPSHOT, M.BOTH}),
@@ -153,13 +154,18 @@ FIELDS = {
 @pytest.mark.parametrize(("mode", "name"), list(itertools.product(M, FIELDS)))
 def test_a_persistence_field_is_for_the_modes_that_use_it(mode: PersistenceMode, name: str) -> None:
     value, modes = FIELDS[name]
-    none = {"volume_size_mb": None, "mount_path": None, "snapshot_exclude": None, "snapshot_max_mb": None}
-    check_persistence_fields(mode, **none)  # type: ignore[arg-type]  # every value of it is None
+    none: dict[str, Any] = {
+        "volume_size_mb": None,
+        "mount_path": None,
+        "snapshot_exclude": None,
+        "snapshot_max_mb": None,
+    }
+    check_persistence_fields(mode, **none)
     if mode in modes:
-        check_persistence_fields(mode, **{**none, **value})  # type: ignore[arg-type]  # typed by the table above
+        check_persistence_fields(mode, **{**none, **value})
         return
     with pytest.raises(Invalid) as refused:
-        check_persistence_fields(mode, **{**none, **value})  # type: ignore[arg-type]  # as above
+        check_persistence_fields(mode, **{**none, **value})
     assert refused.value.field == name
 
 
