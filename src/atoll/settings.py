@@ -70,6 +70,16 @@ class Settings(BaseSettings):
     """Registries (HOST:PORT) that are spoken to without TLS, comma-separated."""
     image_retention_seconds: int = Field(default=7 * 86_400, ge=0)
     """How long an image that nothing uses stays on the machine."""
+    object_store_url: str | None = None
+    """Where the platform keeps volumes and snapshots: `file:///FOLDER`, or `s3://BUCKET/PREFIX?endpoint=URL&region=NAME`
+    with the credentials in the usual AWS_… variables; None is `volumes` in the data directory."""
+    private_object_storage: Annotated[frozenset[str], NoDecode] = frozenset()
+    """HOST:PORT of object storage inside the operator's network that accounts may connect, comma-separated. Any other
+    must be public and speak HTTPS."""
+    snapshot_timeout_seconds: float = Field(default=600, gt=0)
+    """How long archiving or restoring one workspace may take."""
+    volume_purge_seconds: int = Field(default=7 * 86_400, ge=0)
+    """How long the data of a removed volume can be restored."""
     webhook_retry_base_seconds: float = Field(default=30, gt=0, le=3_600)
     """Delay before the second attempt of a webhook; it doubles from there."""
     webhook_test_destinations: Annotated[dict[str, WebhookTestDestination], NoDecode] = Field(default_factory=dict)
@@ -111,7 +121,7 @@ class Settings(BaseSettings):
             raise ValueError("must begin with postgresql:// or sqlite:///")
         return value
 
-    @field_validator("sandbox_dns", "insecure_registries", mode="before")
+    @field_validator("sandbox_dns", "insecure_registries", "private_object_storage", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
         return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
@@ -148,4 +158,9 @@ def _region(name: str, entry: Any) -> Region:
     if not isinstance(entry, dict) or not isinstance(entry.get("accounts", []), list | None):
         raise ValueError("each region takes an object with accounts (a list of ids) and sandboxes (true or false)")
     accounts = entry.get("accounts")
-    return Region(name, None if accounts is None else frozenset(accounts), bool(entry.get("sandboxes", True)))
+    return Region(
+        name,
+        None if accounts is None else frozenset(accounts),
+        sandboxes=bool(entry.get("sandboxes", True)),
+        object_storage=bool(entry.get("objectStorage", True)),
+    )

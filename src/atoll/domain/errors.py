@@ -9,6 +9,8 @@ AtollError
  │    ├── Conflict       the present state does not allow it
  │    └── LimitReached   a ceiling is in the way
  ├── RuntimeFailure      the sandbox, its agent or its machine did not do what it should
+ ├── SnapshotFailed      a pause was given up because the workspace could not be archived
+ │    └── SnapshotTimedOut   … within its time
  └── StaleGeneration     a compare-and-swap lost; the caller reads again
 
 Raised by domain, store, ops and drivers; translated once at each edge (`atoll.api.errors`).
@@ -129,6 +131,14 @@ class RuntimeFailure(AtollError):  # noqa: N818 - as above
     ) -> None:
         super().__init__(message, code=code, reason=reason, retry_after_seconds=retry_after_seconds)
         self.code: ErrorCode = code
+
+
+class SnapshotFailed(AtollError):  # noqa: N818 - as above
+    """A pause was given up; the sandbox runs on, and the pause may be tried again (SA-163, SA-166)."""
+
+
+class SnapshotTimedOut(SnapshotFailed):
+    """The archive was not finished in time (SA-165)."""
 
 
 class StaleGeneration(AtollError):  # noqa: N818 - as above

@@ -17,6 +17,8 @@ class Region:
     """Ids of the accounts that may use it; None is all."""
     sandboxes: bool = True
     """Whether it has the Agent Sandbox add-on."""
+    object_storage: bool = True
+    """Whether the platform has a storage point there (SA-078)."""
 
 
 def check_region(regions: Sequence[Region], name: str, account_id: str) -> Region:

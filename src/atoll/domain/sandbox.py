@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from atoll.domain.errors import Conflict, ErrorCode, Forbidden, Invalid
+from atoll.domain.snapshot import Pause
 from atoll.domain.template import IsolationProfile, PersistenceMode
 
 RETRY_AFTER_SECONDS = 2
@@ -195,6 +196,17 @@ class Sandbox:
     correlation_id: str
     created_at: datetime
     updated_at: datetime
+    volume_id: str | None = None
+    mount_path: str | None = None
+    """Where its volume is mounted; None where the mode mounts none."""
+    last_snapshot_at: datetime | None = None
+    last_snapshot_bytes: int | None = None
+    last_snapshot_error: str | None = None
+    """Why the latest snapshot or restore failed; None when it did not (SA-050)."""
+    restore_failed: bool = False
+    """Its workspace lacks what the latest snapshot holds; a pause needs force (SA-156)."""
+    pause: Pause | None = None
+    """The pause under way, or the one that was given up last."""
     private: bool | None = None
     """Whether only its creator may use it; None when nobody asked."""
     webhook_host: str | None = None

@@ -13,6 +13,8 @@ SANDBOXES = "sandboxes"
 """Some sandbox has work for a worker."""
 POOLS = "pools"
 """Some pool may be short."""
+VOLUMES = "volumes"
+"""Some volume waits to be purged."""
 WEBHOOKS = "webhooks"
 """Some delivery is due, or there is room for one."""
 

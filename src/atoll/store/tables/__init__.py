@@ -7,6 +7,7 @@ from atoll.store.tables.identity import accounts, apps, memberships, tokens, use
 from atoll.store.tables.pools import warm_instances
 from atoll.store.tables.sandboxes import sandbox_events, sandboxes
 from atoll.store.tables.templates import revisions, templates
+from atoll.store.tables.volumes import shared_volumes, snapshots, storage_points
 from atoll.store.tables.webhooks import execution_webhooks, webhook_deliveries
 
 __all__ = [
@@ -20,6 +21,9 @@ __all__ = [
     "revisions",
     "sandbox_events",
     "sandboxes",
+    "shared_volumes",
+    "snapshots",
+    "storage_points",
     "templates",
     "tokens",
     "users",

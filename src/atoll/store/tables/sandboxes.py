@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from sqlalchemy import JSON, Boolean, Column, ForeignKey, Index, Integer, String, Table, Text, UniqueConstraint
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Column,
+    ForeignKey,
+    Index,
+    Integer,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
 
 from atoll.domain.errors import ErrorCode
 from atoll.domain.sandbox import OwnerKind, SandboxStatus, TerminationReason, WorkloadProfile
 from atoll.domain.template import IsolationProfile, PersistenceMode
 from atoll.store.tables.base import Moment, Name, metadata
+from atoll.store.tables.pauses import PauseDocument
 
 sandboxes = Table(
     "sandboxes",
@@ -23,6 +36,8 @@ sandboxes = Table(
     Column("isolation_profile", Name(IsolationProfile), nullable=False),
     Column("persistence_mode", Name(PersistenceMode), nullable=False),
     Column("volume_name", String(200)),
+    Column("volume_id", String(36)),
+    Column("mount_path", Text),
     Column("owner_kind", Name(OwnerKind), nullable=False),
     Column("owner_id", String(500), nullable=False),
     Column("external_session_id", String(500)),
@@ -49,6 +64,11 @@ sandboxes = Table(
     Column("suspended_at", Moment),
     Column("resumed_at", Moment),
     Column("terminated_at", Moment),
+    Column("last_snapshot_at", Moment),
+    Column("last_snapshot_bytes", BigInteger),
+    Column("last_snapshot_error", Text),
+    Column("restore_failed", Boolean, nullable=False),
+    Column("pause", PauseDocument),
     Column("expires_at", Moment, nullable=False),
     Column("termination_reason", Name(TerminationReason)),
     Column("error_code", Name(ErrorCode)),
@@ -66,6 +86,7 @@ sandboxes = Table(
     Index("ix_sandboxes_status", "status"),
     Index("ix_sandboxes_allocation_pending", "allocation_pending"),
     Index("ix_sandboxes_instance", "instance_id"),
+    Index("ix_sandboxes_volume", "volume_id"),
 )
 
 sandbox_events = Table(

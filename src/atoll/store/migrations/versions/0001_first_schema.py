@@ -1,4 +1,4 @@
-"""The first schema: accounts, templates, sandboxes, commands and warm instances."""
+"""The first schema: accounts, templates, sandboxes, commands, volumes and warm instances."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -136,6 +136,8 @@ def upgrade() -> None:
         sa.Column("isolation_profile", sa.String(length=64), nullable=False),
         sa.Column("persistence_mode", sa.String(length=64), nullable=False),
         sa.Column("volume_name", sa.String(length=200), nullable=True),
+        sa.Column("volume_id", sa.String(length=36), nullable=True),
+        sa.Column("mount_path", sa.Text(), nullable=True),
         sa.Column("owner_kind", sa.String(length=64), nullable=False),
         sa.Column("owner_id", sa.String(length=500), nullable=False),
         sa.Column("external_session_id", sa.String(length=500), nullable=True),
@@ -162,6 +164,11 @@ def upgrade() -> None:
         sa.Column("suspended_at", sa.BigInteger(), nullable=True),
         sa.Column("resumed_at", sa.BigInteger(), nullable=True),
         sa.Column("terminated_at", sa.BigInteger(), nullable=True),
+        sa.Column("last_snapshot_at", sa.BigInteger(), nullable=True),
+        sa.Column("last_snapshot_bytes", sa.BigInteger(), nullable=True),
+        sa.Column("last_snapshot_error", sa.Text(), nullable=True),
+        sa.Column("restore_failed", sa.Boolean(), nullable=False),
+        sa.Column("pause", sa.JSON(none_as_null=True), nullable=True),
         sa.Column("expires_at", sa.BigInteger(), nullable=False),
         sa.Column("termination_reason", sa.String(length=64), nullable=True),
         sa.Column("error_code", sa.String(length=64), nullable=True),
@@ -191,6 +198,7 @@ def upgrade() -> None:
     op.create_index("ix_sandboxes_allocation_pending", "sandboxes", ["allocation_pending"], unique=False)
     op.create_index("ix_sandboxes_instance", "sandboxes", ["instance_id"], unique=False)
     op.create_index("ix_sandboxes_status", "sandboxes", ["status"], unique=False)
+    op.create_index("ix_sandboxes_volume", "sandboxes", ["volume_id"], unique=False)
     op.create_table(
         "commands",
         sa.Column("id", sa.String(length=36), nullable=False),
@@ -270,9 +278,73 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["sandbox_id"], ["sandboxes.id"], name=op.f("fk_sandbox_events_sandbox_id")),
         sa.PrimaryKeyConstraint("sandbox_id", "generation", name=op.f("pk_sandbox_events")),
     )
+    op.create_table(
+        "storage_points",
+        sa.Column("id", sa.String(length=36), nullable=False),
+        sa.Column("account_id", sa.String(length=36), nullable=True),
+        sa.Column("region", sa.String(length=64), nullable=False),
+        sa.Column("name", sa.String(length=200), nullable=False),
+        sa.Column("kind", sa.String(length=64), nullable=False),
+        sa.Column("location", sa.Text(), nullable=False),
+        sa.Column("endpoint", sa.Text(), nullable=True),
+        sa.Column("bucket_region", sa.String(length=64), nullable=True),
+        sa.Column("access_key_id", sa.String(length=200), nullable=True),
+        sa.Column("sealed_secret", sa.LargeBinary(), nullable=True),
+        sa.Column("uid", sa.Integer(), nullable=False),
+        sa.Column("gid", sa.Integer(), nullable=False),
+        sa.Column("created_at", sa.BigInteger(), nullable=False),
+        sa.Column("retired_at", sa.BigInteger(), nullable=True),
+        sa.ForeignKeyConstraint(["account_id"], ["accounts.id"], name=op.f("fk_storage_points_account_id")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_storage_points")),
+    )
+    op.create_index("ix_storage_points_account_region", "storage_points", ["account_id", "region"], unique=False)
+    op.create_table(
+        "shared_volumes",
+        sa.Column("id", sa.String(length=36), nullable=False),
+        sa.Column("account_id", sa.String(length=36), nullable=False),
+        sa.Column("name", sa.String(length=200), nullable=False),
+        sa.Column("region", sa.String(length=64), nullable=False),
+        sa.Column("storage_point_id", sa.String(length=36), nullable=False),
+        sa.Column("status", sa.String(length=64), nullable=False),
+        sa.Column("size_mb", sa.Integer(), nullable=False),
+        sa.Column("uid", sa.Integer(), nullable=False),
+        sa.Column("gid", sa.Integer(), nullable=False),
+        sa.Column("purge_at", sa.BigInteger(), nullable=True),
+        sa.Column("created_at", sa.BigInteger(), nullable=False),
+        sa.Column("updated_at", sa.BigInteger(), nullable=False),
+        sa.ForeignKeyConstraint(["account_id"], ["accounts.id"], name=op.f("fk_shared_volumes_account_id")),
+        sa.ForeignKeyConstraint(
+            ["storage_point_id"], ["storage_points.id"], name=op.f("fk_shared_volumes_storage_point_id")
+        ),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_shared_volumes")),
+        sa.UniqueConstraint("account_id", "name", name=op.f("uq_shared_volumes_account_id_name")),
+    )
+    op.create_index("ix_shared_volumes_purge_at", "shared_volumes", ["purge_at"], unique=False)
+    op.create_table(
+        "snapshots",
+        sa.Column("id", sa.String(length=36), nullable=False),
+        sa.Column("volume_id", sa.String(length=36), nullable=False),
+        sa.Column("sandbox_id", sa.String(length=36), nullable=False),
+        sa.Column("archive_bytes", sa.BigInteger(), nullable=False),
+        sa.Column("content_bytes", sa.BigInteger(), nullable=False),
+        sa.Column("file_count", sa.Integer(), nullable=False),
+        sa.Column("skipped_count", sa.Integer(), nullable=False),
+        sa.Column("sha256", sa.String(length=64), nullable=False),
+        sa.Column("created_at", sa.BigInteger(), nullable=False),
+        sa.ForeignKeyConstraint(["sandbox_id"], ["sandboxes.id"], name=op.f("fk_snapshots_sandbox_id")),
+        sa.ForeignKeyConstraint(["volume_id"], ["shared_volumes.id"], name=op.f("fk_snapshots_volume_id")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_snapshots")),
+    )
+    op.create_index("ix_snapshots_volume_created", "snapshots", ["volume_id", "created_at"], unique=False)
 
 
 def downgrade() -> None:
+    op.drop_index("ix_snapshots_volume_created", table_name="snapshots")
+    op.drop_table("snapshots")
+    op.drop_index("ix_shared_volumes_purge_at", table_name="shared_volumes")
+    op.drop_table("shared_volumes")
+    op.drop_index("ix_storage_points_account_region", table_name="storage_points")
+    op.drop_table("storage_points")
     op.drop_table("sandbox_events")
     op.drop_index("ix_ai_subscriptions_user", table_name="ai_subscriptions")
     op.drop_table("ai_subscriptions")
@@ -282,6 +354,7 @@ def downgrade() -> None:
     op.drop_index("ix_commands_sandbox_state", table_name="commands")
     op.drop_index("ix_commands_instance_state", table_name="commands")
     op.drop_table("commands")
+    op.drop_index("ix_sandboxes_volume", table_name="sandboxes")
     op.drop_index("ix_sandboxes_status", table_name="sandboxes")
     op.drop_index("ix_sandboxes_instance", table_name="sandboxes")
     op.drop_index("ix_sandboxes_allocation_pending", table_name="sandboxes")

@@ -1,0 +1,114 @@
+"""Takes a snapshot of a workspace into object storage, and restores one from there.
+
+Called by workers. An archive is one object, written once under its own name and recorded by the caller afterwards, so a
+snapshot that fails leaves the earlier ones as they were. A restore leaves the workspace whole or empty.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import threading
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import TypeVar
+
+from atoll.domain.snapshot import Snapshot, SnapshotRules
+from atoll.storage import archive, objects
+from atoll.storage.archive import ArchiveFailed, Cancelled
+from atoll.storage.listing import SnapshotTooLarge, list_workspace
+from atoll.storage.objects import OpenPoint, StorageFailed
+
+T = TypeVar("T")
+
+
+async def take(
+    opened: OpenPoint,
+    folder: Path,
+    rules: SnapshotRules,
+    *,
+    snapshot_id: str,
+    volume_id: str,
+    sandbox_id: str,
+    now: datetime,
+    timeout: float,
+) -> Snapshot:
+    """Archive a workspace, also while its sandbox runs.
+
+    Raises `SnapshotTooLarge`, `ArchiveFailed`, `StorageFailed`, `OSError`, or `TimeoutError` after `timeout` seconds.
+    """
+
+    def work(cancel: threading.Event) -> Snapshot:
+        listing = list_workspace(folder, rules)
+        digest = hashlib.sha256()
+        counted = [0]
+        stored = [0]
+
+        def measured() -> Iterator[bytes]:
+            for chunk in archive.pack(folder, listing, rules.max_bytes, cancel, counted):
+                digest.update(chunk)
+                stored[0] += len(chunk)
+                yield chunk
+
+        objects.put(opened, objects.snapshot_key(volume_id, snapshot_id), measured())
+        return Snapshot(
+            id=snapshot_id,
+            volume_id=volume_id,
+            sandbox_id=sandbox_id,
+            archive_bytes=stored[0],
+            content_bytes=counted[0],
+            file_count=listing.files,
+            skipped_count=listing.skipped,
+            sha256=digest.hexdigest(),
+            created_at=now,
+        )
+
+    return await _in_thread(work, timeout)
+
+
+async def restore(opened: OpenPoint, snapshot: Snapshot, folder: Path, *, timeout: float) -> None:
+    """Fill an empty workspace from an archive; when this raises, the workspace is empty again.
+
+    Raises `ArchiveFailed` (damaged, hostile or not the one recorded), `StorageFailed` (missing, unreachable), `OSError`
+    or `TimeoutError`.
+    """
+
+    def work(cancel: threading.Event) -> None:
+        digest = hashlib.sha256()
+        length = 0
+
+        def measured() -> Iterator[bytes]:
+            nonlocal length
+            for chunk in objects.get(opened, objects.snapshot_key(snapshot.volume_id, snapshot.id)):
+                digest.update(chunk)
+                length += len(chunk)
+                if length > snapshot.archive_bytes:
+                    raise ArchiveFailed("the archive is longer than it was")
+                yield chunk
+
+        try:
+            archive.unpack(measured(), folder, snapshot.content_bytes, cancel)
+            if digest.hexdigest() != snapshot.sha256 or length != snapshot.archive_bytes:
+                raise ArchiveFailed("the archive is not the one that was recorded")
+        except BaseException:
+            archive.empty_folder(folder)
+            raise
+
+    await _in_thread(work, timeout)
+
+
+async def _in_thread(work: Callable[[threading.Event], T], timeout: float) -> T:
+    """Run blocking work; on the time limit and on cancellation it is told to stop, and waited for."""
+    cancel = threading.Event()
+    task = asyncio.create_task(asyncio.to_thread(work, cancel))
+    try:
+        async with asyncio.timeout(timeout):
+            return await asyncio.shield(task)
+    finally:
+        if not task.done():
+            cancel.set()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+__all__ = ["ArchiveFailed", "Cancelled", "SnapshotTooLarge", "StorageFailed", "restore", "take"]

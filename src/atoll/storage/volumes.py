@@ -1,0 +1,59 @@
+"""The data of volumes behind one object: opened points, workspaces, mounts.
+
+Wired by compose, used by ops and workers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from atoll.domain.volume import StoragePoint
+from atoll.sealing import Sealer
+from atoll.storage import objects
+from atoll.storage.mounts import VolumeMounts
+from atoll.storage.objects import OpenPoint
+from atoll.storage.workspaces import Workspaces
+
+
+class VolumeData:
+    """What this machine holds and reaches of volumes."""
+
+    def __init__(self, data_dir: Path, sealer: Sealer) -> None:
+        root = data_dir.absolute()
+        self.workspaces = Workspaces(root / "workspaces")
+        self.mounts = VolumeMounts(root / "mounts", root / "mount-cache")
+        self._sealer = sealer
+
+    def open(self, point: StoragePoint) -> OpenPoint:
+        """A point with its secret. Raises `Unsealable` when the secret key is another one by now."""
+        if point.sealed_secret is None:
+            return OpenPoint(point, None)
+        return OpenPoint(point, self._sealer.open(point.sealed_secret, secret_context(point.id)).decode())
+
+    def seal(self, point_id: str, secret_access_key: str) -> bytes:
+        """The form in which the secret of a point is stored."""
+        return self._sealer.seal(secret_access_key.encode(), secret_context(point_id))
+
+    def instances(self) -> set[str]:
+        """Instances of which something is here."""
+        return self.workspaces.instances() | self.mounts.instances()
+
+    async def release(self, instance_id: str) -> None:
+        """Let go of everything of an instance that is dead: its mount, then its workspace. Fine when there is none."""
+        if instance_id in self.instances():
+            await self.mounts.detach(instance_id)
+            await self.workspaces.remove(instance_id)
+
+    async def probe(self, opened: OpenPoint, name: str) -> None:
+        """Find out whether a point can be used; raises `StorageFailed`."""
+        await asyncio.to_thread(objects.probe, opened, name)
+
+    async def delete(self, point: StoragePoint, volume_id: str) -> None:
+        """Delete all data of a volume; raises `StorageFailed`."""
+        await asyncio.to_thread(objects.delete_volume, self.open(point), volume_id)
+
+
+def secret_context(point_id: str) -> str:
+    """Binds a sealed secret to its row."""
+    return f"storage_points.sealed_secret:{point_id}"

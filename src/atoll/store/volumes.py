@@ -1,0 +1,135 @@
+"""Queries about storage points and shared volumes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import datetime
+
+from sqlalchemy import delete, func, insert, or_, select, update
+
+from atoll.domain.sandbox import SandboxStatus
+from atoll.domain.volume import SharedVolume, StoragePoint, VolumeStatus
+from atoll.store.database import Transaction
+from atoll.store.rows import Mapper
+from atoll.store.tables import sandboxes, shared_volumes, snapshots, storage_points
+from atoll.store.wakes import VOLUMES
+
+_point_mapper = Mapper(storage_points, StoragePoint)
+_volume_mapper = Mapper(shared_volumes, SharedVolume)
+_p = storage_points.c
+_v = shared_volumes.c
+
+
+def add_point(tx: Transaction, point: StoragePoint) -> None:
+    """Insert a storage point."""
+    tx.connection.execute(insert(storage_points).values(**asdict(point)))
+
+
+def get_point(tx: Transaction, point_id: str) -> StoragePoint | None:
+    """One storage point, also a retired one."""
+    query = select(*_point_mapper.columns).where(_p.id == point_id)
+    return _point_mapper.maybe(tx.connection.execute(query).first())
+
+
+def usable_points(tx: Transaction, account_id: str, region: str | None = None) -> list[StoragePoint]:
+    """Points on which the account may make volumes, its own first, each newest first (SA-078)."""
+    query = (
+        select(*_point_mapper.columns)
+        .where(or_(_p.account_id == account_id, _p.account_id.is_(None)), _p.retired_at.is_(None))
+        .order_by(_p.account_id.is_(None), _p.created_at.desc(), _p.id)
+    )
+    if region is not None:
+        query = query.where(_p.region == region)
+    return [_point_mapper.one(row) for row in tx.connection.execute(query)]
+
+
+def platform_points(tx: Transaction) -> list[StoragePoint]:
+    """The platform's points in use."""
+    query = select(*_point_mapper.columns).where(_p.account_id.is_(None), _p.retired_at.is_(None))
+    return [_point_mapper.one(row) for row in tx.connection.execute(query)]
+
+
+def retire_points(tx: Transaction, point_ids: Sequence[str]) -> None:
+    """Make no new volume on some points; the volumes there stay."""
+    tx.connection.execute(update(storage_points).where(_p.id.in_(list(point_ids))).values(retired_at=tx.now))
+
+
+def add(tx: Transaction, volume: SharedVolume) -> None:
+    """Insert a volume; its name must be free in its account."""
+    tx.connection.execute(insert(shared_volumes).values(**asdict(volume)))
+
+
+def get(tx: Transaction, volume_id: str) -> SharedVolume | None:
+    """One volume."""
+    query = select(*_volume_mapper.columns).where(_v.id == volume_id)
+    return _volume_mapper.maybe(tx.connection.execute(query).first())
+
+
+def find(tx: Transaction, account_id: str, name: str, *, lock: bool = False) -> SharedVolume | None:
+    """One volume of an account by name; `lock` holds its row until the transaction ends."""
+    query = select(*_volume_mapper.columns).where(_v.account_id == account_id, _v.name == name)
+    if lock:  # SQLite has one writer and ignores it
+        query = query.with_for_update()
+    return _volume_mapper.maybe(tx.connection.execute(query).first())
+
+
+def list_of_account(tx: Transaction, account_id: str, region: str | None) -> list[SharedVolume]:
+    """The volumes of an account, oldest first."""
+    query = select(*_volume_mapper.columns).where(_v.account_id == account_id).order_by(_v.created_at, _v.id)
+    if region is not None:
+        query = query.where(_v.region == region)
+    return [_volume_mapper.one(row) for row in tx.connection.execute(query)]
+
+
+def mark_for_purge(tx: Transaction, volume_id: str, purge_at: datetime) -> None:
+    """Begin the purge delay."""
+    tx.connection.execute(
+        update(shared_volumes)
+        .where(_v.id == volume_id)
+        .values(status=VolumeStatus.PENDING_PURGE, purge_at=purge_at, updated_at=tx.now)
+    )
+    tx.wake(VOLUMES)
+
+
+def restore(tx: Transaction, volume_id: str) -> None:
+    """End the purge delay without a purge."""
+    tx.connection.execute(
+        update(shared_volumes)
+        .where(_v.id == volume_id)
+        .values(status=VolumeStatus.ACTIVE, purge_at=None, updated_at=tx.now)
+    )
+
+
+def count_users(tx: Transaction, volume_id: str) -> int:
+    """Sandboxes that use a volume or will again, also those whose compute is not cleaned up yet."""
+    over = [SandboxStatus.TERMINATED, SandboxStatus.FAILED]
+    query = (
+        select(func.count())
+        .select_from(sandboxes)
+        .where(sandboxes.c.volume_id == volume_id, or_(sandboxes.c.status.not_in(over), sandboxes.c.allocation_pending))
+    )
+    return int(tx.connection.execute(query).scalar_one())
+
+
+def due_for_purge(tx: Transaction) -> list[SharedVolume]:
+    """Volumes whose delay is over."""
+    query = select(*_volume_mapper.columns).where(_v.purge_at <= tx.now)
+    return [_volume_mapper.one(row) for row in tx.connection.execute(query)]
+
+
+def next_purge(tx: Transaction) -> datetime | None:
+    """When the next delay is over."""
+    moment: datetime | None = tx.connection.execute(
+        select(_v.purge_at).where(_v.purge_at.is_not(None)).order_by(_v.purge_at).limit(1)
+    ).scalar()
+    return moment
+
+
+def remove_purged(tx: Transaction, volume_id: str) -> bool:
+    """Forget a volume whose delay is over, with its snapshots; False when it was restored meanwhile."""
+    condition = (_v.id == volume_id) & (_v.purge_at <= tx.now)
+    if tx.connection.execute(select(_v.id).where(condition)).first() is None:
+        return False
+    tx.connection.execute(delete(snapshots).where(snapshots.c.volume_id == volume_id))
+    return tx.connection.execute(delete(shared_volumes).where(condition)).rowcount == 1
