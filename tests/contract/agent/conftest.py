@@ -5,7 +5,6 @@ ATOLL_AGENT_BINARY chooses another build: `make -C src/atoll/agent/csrc asan` ma
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import shutil
@@ -77,6 +76,27 @@ class Sandbox:
             found.extend(child for child, parent in parents.items() if parent == pid)
         return found[1:]
 
+    def agent_pid(self) -> int:
+        """The agent's own process, as the host numbers it."""
+        for pid in self.descendants():
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            if words[:2] == [str(self.binary).encode(), b"agent"]:
+                return pid
+        raise AssertionError("there is no agent")
+
+    def agent_memory(self) -> int:
+        """Its resident bytes."""
+        return int(Path(f"/proc/{self.agent_pid()}/statm").read_text().split()[1]) * 4096
+
+    def agent_files(self) -> int:
+        """Its open descriptors."""
+        return len(list(Path(f"/proc/{self.agent_pid()}/fd").iterdir()))
+
+    @property
+    def sanitized(self) -> bool:
+        """Whether memory cannot be measured: the sanitizers keep what was freed."""
+        return "asan" in self.binary.name
+
     def raw(self) -> RawClient:
         return RawClient(self.socket)
 
@@ -128,12 +148,6 @@ def until_true(condition: Callable[[], bool], *, limit: float = 10) -> None:
     while not condition():
         assert time.monotonic() < end, "waited in vain"
         time.sleep(0.01)
-
-
-async def until(condition: Callable[[], bool], *, limit: float = 10) -> None:
-    async with asyncio.timeout(limit):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 class RawClient:

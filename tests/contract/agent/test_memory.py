@@ -1,6 +1,6 @@
 """Memory that runs out: the greedy process dies, the sandbox goes on.
 
-Version 1 of cgroups for real; version 2 from files as Linux 6 writes them, with the numbers of each situation set by hand.
+Version 1 of cgroups for real; version 2 from files as Linux 6 writes them, with the numbers set by hand.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-
-from atoll.domain.command import EndReason
 from tests.contract.agent.conftest import Sandbox, until_true
 from tests.contract.agent.test_shim import remove
+
+from atoll.domain.command import EndReason
 
 MIB = 1024 * 1024
 V1 = Path("/sys/fs/cgroup/memory")
@@ -32,6 +32,10 @@ def memory_cgroup() -> Iterator[Path]:
         yield cgroup
     finally:
         until_true(lambda: remove(cgroup))
+
+
+def remove_file(file: str) -> None:
+    Path(file).unlink(missing_ok=True)
 
 
 def options(version: str, cgroup: Path, limit: int, reserve: int) -> tuple[str, ...]:
@@ -57,7 +61,7 @@ async def test_the_greedy_process_dies_and_the_sandbox_goes_on(memory_cgroup: Pa
         for _ in range(3):
             result = await client.run(uuid4(), ["perl", "-e", GREED], timeout_seconds=30)
             assert (result.state.exit_code, result.state.reason, result.stdout) == (137, EndReason.KILLED, b"")
-        assert [s for s in await client.list_commands() if s.execution_id == modest][0].running
+        assert next(s for s in await client.list_commands() if s.execution_id == modest).running
         await client.kill_sandbox(limit_seconds=10)
     assert sandbox.ending() == {"code": 0, "signal": 9, "oom": 0, "killed": 1}
 
@@ -75,14 +79,14 @@ async def test_a_command_whose_child_ate_the_memory_is_called_killed(memory_cgro
 
 async def test_the_page_cache_kills_nobody(memory_cgroup: Path, sandbox: Sandbox) -> None:
     start_limited(sandbox, memory_cgroup, limit=60 * MIB, hard=120 * MIB)
-    file = Path(f"/tmp/atoll-cache-{uuid4().hex}")
+    file = f"/tmp/atoll-cache-{uuid4().hex}"
     try:
         async with sandbox.client() as client:
             write = ["dd", "if=/dev/zero", f"of={file}", "bs=1M", "count=150"]
             assert (await client.run(uuid4(), write, timeout_seconds=60)).state.exit_code == 0
             assert (await client.run(uuid4(), ["perl", "-e", GREED], timeout_seconds=30)).state.exit_code == 137
     finally:
-        file.unlink(missing_ok=True)
+        remove_file(file)
 
 
 async def test_a_sandbox_frozen_at_its_hard_limit_is_thawed(memory_cgroup: Path, sandbox: Sandbox) -> None:
@@ -92,9 +96,8 @@ async def test_a_sandbox_frozen_at_its_hard_limit_is_thawed(memory_cgroup: Path,
         fast = "my $x = 'x' x (300 << 20); print 'survived'"
         result = await client.run(uuid4(), ["perl", "-e", fast], timeout_seconds=30)
         assert (result.state.exit_code, result.state.reason) == (137, EndReason.KILLED)
-        async with asyncio.timeout(5):
-            while int((memory_cgroup / "memory.limit_in_bytes").read_text()) != 100 * MIB:
-                await asyncio.sleep(0.02)
+        limit = memory_cgroup / "memory.limit_in_bytes"
+        await asyncio.to_thread(until_true, lambda: int(limit.read_text()) == 100 * MIB, limit=5)
         assert (await client.run(uuid4(), ["true"], timeout_seconds=10)).state.exit_code == 0
 
 

@@ -10,24 +10,25 @@ import stat
 import struct
 import subprocess
 import time
+from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from tests.contract.agent.conftest import Sandbox, alive, until_true
 
 from atoll.agent.connection import AgentClient
 from atoll.domain.command import Output
 from atoll.domain.errors import ErrorCode, RuntimeFailure
-from tests.contract.agent.conftest import Sandbox, alive, until_true
 
 READ, START, STATS, WATCH = 0x11, 0x10, 0x17, 0x1A
 
 
-async def test_the_socket_is_for_its_owner_alone_and_the_shim_in_a_session_of_its_own(sandbox: Sandbox) -> None:
+def test_the_socket_is_for_its_owner_alone_and_the_shim_in_a_session_of_its_own(sandbox: Sandbox) -> None:
     sandbox.start()
     assert stat.S_IMODE(sandbox.socket.stat().st_mode) == 0o600
     assert os.getsid(sandbox.shim_pid) == sandbox.shim_pid
-    assert {os.readlink(f"/proc/{sandbox.shim_pid}/fd/{n}") for n in (0, 1)} == {"/dev/null"}
+    assert {str(Path(f"/proc/{sandbox.shim_pid}/fd/{n}").readlink()) for n in (0, 1)} == {"/dev/null"}
 
 
 def test_a_command_line_that_cannot_run_is_told_to_the_caller(sandbox: Sandbox) -> None:
@@ -253,7 +254,7 @@ async def test_kill_works_while_everything_is_stopped(sandbox: Sandbox) -> None:
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
     # More than the socket to the agent and the shim's own queue can hold, so that nothing is taken any more.
-    raw.socket.setblocking(False)  # noqa: FBT003 - the socket's own interface
+    raw.socket.setblocking(False)
     frame = struct.pack(">IBI", 262_144, 0x12, 1) + bytes(262_139)
     sent = 0
     deadline = time.monotonic() + 1
@@ -274,7 +275,7 @@ async def test_kill_empties_the_cgroups_it_was_given(sandbox: Sandbox) -> None:
     if not cgroup.parent.is_dir():
         cgroup = Path("/sys/fs/cgroup") / cgroup.name
     (cgroup / "below").mkdir(parents=True)
-    stranger = subprocess.Popen(["sleep", "1000"])
+    stranger = spawn_sleep()
     try:
         # A process of the cgroup that does not descend from the shim.
         (cgroup / "below" / "cgroup.procs").write_text(str(stranger.pid))
@@ -290,7 +291,11 @@ async def test_kill_empties_the_cgroups_it_was_given(sandbox: Sandbox) -> None:
         stranger.kill()
         stranger.wait()
         for folder in (cgroup / "below", cgroup):
-            until_true(lambda folder=folder: remove(folder))
+            until_true(partial(remove, folder))
+
+
+def spawn_sleep() -> subprocess.Popen[bytes]:
+    return subprocess.Popen(["sleep", "1000"])
 
 
 def remove(folder: Path) -> bool:
@@ -301,10 +306,15 @@ def remove(folder: Path) -> bool:
     return True
 
 
-async def test_proc_sys_net_can_be_hidden_in_a_namespace_of_the_sandboxs_own(sandbox: Sandbox) -> None:
+def test_proc_sys_net_can_be_hidden_in_a_namespace_of_the_sandboxs_own(sandbox: Sandbox) -> None:
     sandbox.start(
         shim_options=("--hide-proc-sys-net",),
-        command=("sh", "-c", "ls -A /proc/sys/net > seen; ls -A /proc/sys/net > $0; sleep 100", str(sandbox.folder / "seen")),
+        command=(
+            "sh",
+            "-c",
+            "ls -A /proc/sys/net > seen; ls -A /proc/sys/net > $0; sleep 100",
+            str(sandbox.folder / "seen"),
+        ),
     )
     until_true((sandbox.folder / "seen").exists)
     assert (sandbox.folder / "seen").read_text() == ""
@@ -336,10 +346,10 @@ async def test_a_long_folder_is_no_obstacle(sandbox: Sandbox) -> None:
         inner.close()
 
 
-async def test_the_agent_alone_ends_with_its_connection(binary: Path) -> None:
+def test_the_agent_alone_ends_with_its_connection(binary: Path) -> None:
     ours, theirs = socket.socketpair()
     argv = [str(binary), "agent", "--workdir", "/tmp"]
-    with subprocess.Popen(argv, stdin=theirs, stdout=theirs, stderr=subprocess.PIPE) as process:
+    with subprocess.Popen(argv, stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=subprocess.PIPE) as process:
         theirs.close()
         assert ours.recv(9)[4] == 0xA1, "settled at once without an entrypoint"
         ours.close()

@@ -143,12 +143,26 @@ static void serve(struct agent *a) {
     }
 }
 
-static char **inherited_environment(void) {
-    size_t count = 1;
-    for (char **entry = environ; *entry; entry++) count++;
-    char **kept = must_alloc(count * sizeof *kept), **next = kept;
-    for (char **entry = environ; *entry; entry++)
-        if (strncmp(*entry, "SANDBOX_AGENT_", 14) != 0 && strncmp(*entry, "ATOLL_", 6) != 0) *next++ = *entry;
+static bool is_inherited(const char *entry) {
+    return strncmp(entry, "SANDBOX_AGENT_", 14) != 0 && strncmp(entry, "ATOLL_", 6) != 0;
+}
+
+/* Copies what commands inherit, and wipes where it came from: gVisor lets every uid read /proc/1/environ. */
+static char **take_environment(void) {
+    size_t count = 1, chars = 0;
+    for (char **entry = environ; *entry; entry++, count++) chars += strlen(*entry) + 1;
+    char **kept = must_alloc(count * sizeof *kept + chars), **next = kept;
+    char *text = (char *)(kept + count);
+    for (char **entry = environ; *entry; entry++) {
+        size_t len = strlen(*entry) + 1;
+        if (is_inherited(*entry)) {
+            *next++ = memcpy(text, *entry, len);
+            text += len;
+        }
+        memset(*entry, 0, len);
+    }
+    static char *none[] = {NULL};
+    environ = none;
     return kept;
 }
 
@@ -210,7 +224,7 @@ int agent_main(int argc, char **argv) {
     while (fcntl(2, F_GETFD) < 0 && open("/dev/null", O_RDWR) >= 0) continue;
     a->began_at = monotonic_ms();
     a->last_tag = TREE_TAG_BASE + ((uint64_t)getpid() << 32);
-    a->environment = inherited_environment();
+    a->environment = take_environment();
     prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); /* PID 1 is that anyway; tests run the agent without a namespace */
     open_sources(a);
     const char *failed = spawn_prepare(&a->identity);
