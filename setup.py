@@ -18,13 +18,15 @@ def compile_agent(version: str) -> None:
     """Make `agent/bin/atoll-agent` with the flags of the development build. Raises CompileError with what to do."""
     compiler = os.environ.get("CC") or next(filter(shutil.which, ("gcc", "cc", "clang")), None)
     if compiler is None:
-        raise CompileError("Atoll's agent is a C program: install a C compiler (Debian: apt install gcc libc6-dev make)")
+        raise CompileError(
+            "Atoll's agent is a C program: install a C compiler (Debian: apt install gcc libc6-dev make)"
+        )
     make = shutil.which("make")
     if make is None:
         raise CompileError("Atoll's agent is built by make: install it (Debian: apt install make)")
     command = [make, "-C", str(_AGENT / "csrc"), "agent", f"CC={compiler}", f"VERSION={version}"]
     try:
-        subprocess.run(command, check=True)
+        subprocess.run(command, check=True)  # noqa: S603 - our own Makefile
     except subprocess.CalledProcessError as error:
         raise CompileError(
             "Atoll's agent could not be compiled; it needs a C compiler and a static C library (Debian: gcc libc6-dev)"
