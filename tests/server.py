@@ -88,6 +88,10 @@ class AtollServer:
         """Close."""
         self.close()
 
+    def set_environment(self, **settings: str) -> None:
+        """Change settings (`ATOLL_…`) for the next start."""
+        self._environment |= settings
+
     @property
     def pid(self) -> int:
         """The process of the server."""

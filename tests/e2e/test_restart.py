@@ -30,7 +30,7 @@ def end(server: AtollServer, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["SIGTERM", "SIGKILL"])
-@pytest.mark.spec("SA-255", "SA-276", "SA-240")
+@pytest.mark.spec("SA-241", "SA-255", "SA-276")
 def test_commands_go_on_while_the_server_is_away(server: AtollServer, how: str) -> None:
     before = leaks.snapshot(server.data_dir)
     client = server.client()
