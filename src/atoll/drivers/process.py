@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import shutil
 import signal
@@ -24,6 +25,7 @@ _REAP_SECONDS = 5.0
 _DRAIN_SECONDS = 1.0
 _MAX_LINE_BYTES = 4_096
 _MESSAGE_BYTES = 2_000
+_NOT_EXECUTABLE = frozenset({errno.ENOENT, errno.EACCES, errno.ENOTDIR, errno.ENOEXEC})
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +108,9 @@ async def run(
             cwd=cwd,
             start_new_session=True,
         )
-    except (FileNotFoundError, PermissionError, NotADirectoryError) as error:
+    except OSError as error:
+        if error.errno not in _NOT_EXECUTABLE:
+            raise
         raise ProgramMissing(program, f"cannot be executed ({error.strerror})") from error
     try:
         if input is not None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +19,8 @@ from tests.contract.images.registry_server import Entry, RegistryServer, make_la
 
 from atoll.domain.errors import ErrorCode, RuntimeFailure
 from atoll.drivers.gvisor.images import ImageStore
+from atoll.drivers.gvisor.images import store as store_module
+from atoll.drivers.gvisor.images.reference import parse_image_digest
 
 ENSURE = """
 import asyncio, sys
@@ -208,6 +212,39 @@ async def test_collection_deletes_what_crashes_left_and_not_what_is_being_made(s
         busy = store.workspace("busy")
         await store.collect(set(), unused_for_seconds=3600, now=now())
         assert list((store.root / "work").iterdir()) == [busy]
+
+
+async def test_an_image_whose_data_was_not_on_the_disk_at_a_reboot_is_made_again(store: ImageStore, tool: str) -> None:
+    image = await store.ensure(tool)
+    record = image.rootfs.parent / "image.json"
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"boot": "an earlier one"}))
+    (image.rootfs / "bin/tool").write_bytes(b"")
+    assert store.list_images() == []
+    assert ((await store.ensure(tool)).rootfs / "bin/tool").read_bytes() == b"#!/bin/sh\n"
+
+
+async def test_a_disk_that_is_slow_to_write_does_not_hold_an_image_up(
+    store: ImageStore, tool: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "slow").mkdir()
+    (tmp_path / "slow/sync").write_text("#!/bin/sh\nsleep 60\n")
+    (tmp_path / "slow/sync").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'slow'}:{os.environ['PATH']}")
+    monkeypatch.setattr(store_module, "_SYNC_SECONDS", 0.2)
+    image = await store.ensure(tool)
+    assert '"boot"' in (image.rootfs.parent / "image.json").read_text()
+    assert store.list_images() == [image]
+
+
+async def test_an_image_built_here_is_unpacked_again_after_its_collection(
+    store: ImageStore, tool_layout: tuple[Path, str], tmp_path: Path
+) -> None:
+    layout, digest = tool_layout
+    shutil.copytree(layout, tmp_path / "layout")
+    store.add_local(tmp_path / "layout", parse_image_digest(f"atoll/tool@{digest}"))
+    await store.ensure(f"atoll/tool@{digest}")
+    assert await store.collect(set(), unused_for_seconds=-10, now=now()) == [digest]
+    assert (await store.ensure(f"atoll/tool@{digest}")).entrypoint == ("/bin/tool",)
 
 
 async def test_a_local_image_that_was_never_built_is_refused_for_good(store: ImageStore) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from atoll.drivers import process
-from atoll.drivers.process import ProgramFailed, ProgramMissing, ProgramTimeout, run
+from atoll.drivers.process import ProgramFailed, ProgramMissing, ProgramTimeout, run, tied
 
 
 def gone(pid: int, within: float = 5.0) -> bool:
@@ -111,3 +111,17 @@ async def test_lines_of_stderr_are_told_as_they_come() -> None:
     lines: list[str] = []
     await run(["sh", "-c", "echo one >&2; sleep 0.05; printf 'two\\nthree' >&2"], timeout=5, on_line=lines.append)
     assert lines == ["one", "two"]
+
+
+async def test_a_program_of_another_kind_of_machine_is_missing(tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    program.write_bytes(b"\x7fELF not for here")
+    program.chmod(0o755)
+    with pytest.raises(ProgramMissing):
+        await run([str(program)], timeout=5)
+
+
+async def test_a_tied_program_that_is_missing_is_told_as_such() -> None:
+    with pytest.raises(ProgramMissing):
+        tied(["no-such-program-here"])
+    assert (await run(tied(["sh", "-c", "echo $0 $1", "a", "b"]), timeout=5)).stdout == b"a b\n"

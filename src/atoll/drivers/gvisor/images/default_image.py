@@ -16,6 +16,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
+from atoll.domain.errors import ErrorCode, RuntimeFailure
 from atoll.drivers.gvisor.images.apt_sources import debian_lines
 from atoll.drivers.gvisor.images.failures import not_ready
 from atoll.drivers.gvisor.images.node_layer import NODE, NPM, build_node_layer
@@ -111,7 +112,14 @@ async def ensure_default_image(store: ImageStore, *, progress: Callable[[str], N
             image_digest = await _build(store, name, progress)
             progress(f"built {image_digest} in {time.monotonic() - began:.0f} s")
     began = time.monotonic()
-    image = await store.ensure(image_digest)
+    try:
+        image = await store.ensure(image_digest)
+    except RuntimeFailure as failure:
+        if failure.code is ErrorCode.INVALID_REQUEST:
+            # It was built whole, so its layout was damaged since, by a power cut for one: the next call builds it anew.
+            store.forget_local(parse_image_digest(image_digest))
+            raise not_ready("The default image was damaged on the disk and has to be built again.") from failure
+        raise
     if (took := time.monotonic() - began) > 0.5:
         progress(f"unpacked it, {image.bytes / 1e6:.0f} MB, in {took:.1f} s")
     return image_digest

@@ -28,6 +28,7 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from atoll.domain.errors import RuntimeFailure
 from atoll.drivers.gvisor.images.config import blob_path, read_config, read_layout
@@ -35,13 +36,13 @@ from atoll.drivers.gvisor.images.failures import disk_full, invalid_image, not_r
 from atoll.drivers.gvisor.images.reference import ImageReference, parse_image_digest
 from atoll.drivers.gvisor.images.registry import Registry
 from atoll.drivers.gvisor.images.unpack import Limits, unpack
-from atoll.drivers.process import ProgramError, run
+from atoll.drivers.process import ProgramError, ProgramTimeout, run
 from atoll.settings import Settings
 
 LOCK_SECONDS = 3600.0
 """Longest wait for another worker's fetch; that one has limits of its own."""
 _DELETE_SECONDS = 600.0
-_SYNC_SECONDS = 300.0
+_SYNC_SECONDS = 10.0
 _LOCK_POLL_SECONDS = 0.1
 _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
@@ -157,6 +158,11 @@ class ImageStore:
         """Whether an image built here is kept."""
         return (self.root / "local" / reference.hex / "index.json").is_file()
 
+    def forget_local(self, reference: ImageReference) -> None:
+        """Delete an image built here, which turned out to be damaged; the next build makes it anew."""
+        with contextlib.suppress(FileNotFoundError):
+            (self.root / "local" / reference.hex).rename(self.workspace(reference.hex) / "layout")
+
     def workspace(self, name: str) -> Path:
         """A new empty directory on the store's file system for building; garbage once the lock `name` is free."""
         self._make_directories()
@@ -217,12 +223,17 @@ class ImageStore:
         image = work / "image"
         image.mkdir(mode=0o700)
         unpacked = await unpack(layout, image / "rootfs", self._limits)
-        (image / "image.json").write_text(
-            json.dumps({"config": asdict(config), "blobs": _blobs(layout), **asdict(unpacked)})
-        )
-        # Data before name: after a power cut a published image must not have empty files.
-        await run(["sync", "--file-system", str(image)], timeout=_SYNC_SECONDS)
-        image.rename(self.root / "images" / reference.hex)
+        record = {"config": asdict(config), "blobs": _blobs(layout), **asdict(unpacked)}
+        # After a power cut an image must not have empty files: until its data is known to be on the disk it counts for
+        # this boot only. Not waited for longer, since other writers on the same disk can hold that up for minutes.
+        _write_record(image, record | {"boot": _boot_id()})
+        with contextlib.suppress(ProgramTimeout):
+            await run(["sync", "--file-system", str(image)], timeout=_SYNC_SECONDS)
+            _write_record(image, record)
+        finished = self.root / "images" / reference.hex
+        if finished.exists():
+            finished.rename(work / "unreliable")
+        image.rename(finished)
 
     def _make_directories(self) -> None:
         if not (self.root / "no-auth.json").exists():
@@ -236,7 +247,9 @@ class ImageStore:
         directory = self.root / "images" / hex_digest
         try:
             record = json.loads((directory / "image.json").read_text())
-        except FileNotFoundError:
+        except (FileNotFoundError, ValueError):
+            return None
+        if record.get("boot", _boot_id()) != _boot_id():
             return None
         config = record["config"]
         return Image(
@@ -279,7 +292,7 @@ class ImageStore:
     def _drop_unused_blobs(self, before: float) -> None:
         used = set()
         for entry in _entries(self.root / "images"):
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(FileNotFoundError, ValueError):
                 used.update(json.loads((Path(entry.path) / "image.json").read_text())["blobs"])
         for blob in _entries(self.root / "blobs"):
             with contextlib.suppress(FileNotFoundError):
@@ -323,6 +336,16 @@ def _entries(directory: Path) -> list[os.DirEntry[str]]:
             return sorted(entries, key=lambda entry: entry.name)
     except FileNotFoundError:
         return []
+
+
+def _boot_id() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def _write_record(image: Path, record: dict[str, Any]) -> None:
+    partial = image / "image.json.partial"
+    partial.write_text(json.dumps(record))
+    partial.rename(image / "image.json")
 
 
 def _blobs(layout: Path) -> list[str]:
