@@ -1,4 +1,4 @@
-"""Fixtures for every suite: a control plane per test, on SQLite or, where a test is marked for it, on both databases."""
+"""Fixtures for every suite: a control plane per test, on SQLite or, where a test is marked so, on both databases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A whole control plane for a test: real database, real workers, the real agent behind the fake driver, and its callers.
+"""A whole control plane for a test: real database, real workers, the real agent behind the fake driver, its callers.
 
 `open_plane` is the way in; the fixtures of `tests/conftest.py` give one per test. Every answer that passes through an
 `Api` is held against the OpenAPI document, so each test also proves shapes.
@@ -34,6 +34,7 @@ from atoll.settings import Settings, load_settings
 from atoll.store import migrate
 from atoll.store.database import Transaction, make_engine
 from atoll.store.tables import memberships
+from atoll.store.wakes import SANDBOXES
 from atoll.system import random_id, utc_now
 
 PREFIX = "/api/public/v1"
@@ -228,6 +229,27 @@ class Plane:
                 insert(memberships).values(account_id=account_id, user_id=user_id, created_at=tx.now)
             )
         )
+
+    def stop_workers(self) -> None:
+        """Leave what a test forges to the test."""
+        for task in self.control._tasks:
+            task.cancel()
+
+    async def let_pass(self, seconds: float) -> None:
+        """Let time pass at once, and have every worker look."""
+        self.clock.pass_seconds(seconds)
+        self.services.wakes.publish([SANDBOXES])
+        await asyncio.sleep(0.1)
+
+    async def ended(self, sandbox_id: str) -> dict[str, Any]:
+        """Wait until a sandbox of the first account is terminated."""
+
+        async def look() -> dict[str, Any] | None:
+            sandbox = await self.api.sandbox(sandbox_id)
+            return sandbox if sandbox["status"] == "TERMINATED" else None
+
+        found: dict[str, Any] = await until(look)
+        return found
 
     async def sql(self, statement: str, **values: Any) -> list[tuple[Any, ...]]:
         """Look into, or change, the database behind everyone's back."""

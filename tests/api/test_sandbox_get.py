@@ -8,6 +8,8 @@ import time
 import pytest
 from tests.plane import Api, Plane, expect, refused
 
+from atoll.domain.errors import ErrorCode, RuntimeFailure
+
 
 @pytest.mark.both_databases
 @pytest.mark.spec("SA-136", "SA-137", "SA-061", "SA-012")
@@ -58,8 +60,6 @@ async def test_a_wait_answers_when_the_sandbox_fails(plane: Plane, api: Api) -> 
     sandbox_id = expect(await api.create(), 201)["sandbox"]["sandboxId"]
     waiting = asyncio.create_task(api.get("/sandbox", sandboxId=sandbox_id, waitSeconds=25))
     await asyncio.sleep(0.1)
-    from atoll.domain.errors import ErrorCode, RuntimeFailure
-
     plane.driver.faults.fail_next("create", RuntimeFailure("It broke.", code=ErrorCode.UNKNOWN))
     gate.set()
     sandbox = expect(await waiting, 200)["sandbox"]
