@@ -1,0 +1,71 @@
+"""Over a real socket: what only a real server shows."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import httpx
+import uvicorn
+from tests.plane import Api, Plane, decoded, expect, until
+
+
+@asynccontextmanager
+async def served(plane: Plane) -> AsyncIterator[Api]:
+    """The application behind uvicorn on loopback."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(plane.app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=2)
+    server = uvicorn.Server(config)
+    serving = asyncio.create_task(server.serve([listener]))
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    try:
+        async with httpx.AsyncClient(base_url=url, timeout=60) as client:
+            yield Api(client, plane.api.token, plane.api.ids, plane.shapes)
+    finally:
+        server.should_exit = True
+        await serving
+        listener.close()
+
+
+async def test_output_of_many_megabytes_arrives_whole_page_by_page(plane: Plane) -> None:
+    async with served(plane) as api:
+        sandbox_id = (await api.ready_sandbox())["sandboxId"]
+        total = 3_500_000
+        execution = await api.start(sandbox_id, "sh", "-c", f"head -c {total} /dev/zero")
+        _, events = await api.finished(sandbox_id, execution["executionId"])
+        assert sum(len(decoded(event.get("stdout"))) for event in events) == total
+
+
+async def test_a_client_that_goes_away_leaves_no_command_without_its_record(plane: Plane) -> None:
+    async with served(plane) as api:
+        sandbox_id = (await api.ready_sandbox())["sandboxId"]
+        body = {"sandboxId": sandbox_id, "command": ["sleep", "1"]}
+        try:
+            async with asyncio.timeout(0.3):
+                await api.post("/sandbox/execute", **body)
+        except TimeoutError:
+            pass
+
+        async def recorded() -> bool:
+            rows = await plane.sql("SELECT state, exit_code FROM commands")
+            return rows == [("EXITED", 0)]
+
+        await until(recorded)
+        assert (await api.sandbox(sandbox_id))["status"] == "READY"
+
+
+async def test_a_body_that_is_too_large_is_answered_before_it_is_read(plane: Plane) -> None:
+    async with served(plane) as api:
+        reader, writer = await asyncio.open_connection(api.client.base_url.host, api.client.base_url.port)
+        try:
+            writer.write(
+                b"POST /api/public/v1/sandbox/create HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                + f"Authorization: {api.token}\r\nContent-Length: 99999999999\r\n\r\n".encode()
+            )
+            status = await asyncio.wait_for(reader.readline(), 10)
+            assert b"413" in status
+        finally:
+            writer.close()
+        expect(await api.get("/sandboxes"), 200)
