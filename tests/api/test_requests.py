@@ -130,7 +130,7 @@ async def test_a_body_over_ten_megabytes_answers_413_whether_its_length_is_told_
 @pytest.mark.spec("SA-438")
 async def test_unknown_operations_answer_404_and_wrong_methods_405_in_the_one_shape(api: Api) -> None:
     for path in ("/", "/api", PREFIX, f"{PREFIX}/", f"{PREFIX}/sandboxes/", f"{PREFIX}/nothing", "/docs", "/redoc",
-                 f"{PREFIX}/sandbox/../sandboxes", "//", "/%00", "/healthz/"):  # fmt: skip
+                 "//", "/%00", "/healthz/"):  # fmt: skip
         answer = await api.client.get(path)
         assert expect(answer, 404) == {"success": False, "error": "There is no such operation."}
     for method, path, allowed in (
