@@ -28,6 +28,7 @@ from atoll.drivers.base import AgentConnection, InstanceSpec, Observation, Obser
 from atoll.drivers.gvisor import bundle, classify, records
 from atoll.drivers.gvisor.cgroups import Cgroups, Limits, find_cgroups
 from atoll.drivers.gvisor.disk import DiskWatcher, Watched
+from atoll.drivers.gvisor.idle import IdleSandboxes, Sandbox
 from atoll.drivers.gvisor.images import Image, ImageStore
 from atoll.drivers.gvisor.layout import InstancePaths, Layout, is_instance_id
 from atoll.drivers.gvisor.network import Namespace, Network
@@ -80,6 +81,7 @@ class GvisorDriver:
             allowed_private=settings.allowed_private,
         )
         self._disk = DiskWatcher(self._to_watch, self._evict, seconds=settings.disk_look_seconds)
+        self._idle = IdleSandboxes(self._running, cpus=os.cpu_count() or 1)
         self._boots = asyncio.Semaphore(settings.boots_at_once)
         self._locks: dict[str, _CountedLock] = {}
         self._creating: dict[str, asyncio.Task[None]] = {}
@@ -115,9 +117,11 @@ class GvisorDriver:
             raise classify.system_failure(error) from error
         await self._network.start(self._slots_in_use)
         self._disk.start()
+        self._idle.start()
 
     async def stop(self) -> None:
-        """Stop the pool and the watcher; sandboxes go on."""
+        """Stop the pool and the watchers; sandboxes go on."""
+        await self._idle.stop()
         await self._disk.stop()
         await self._network.stop()
 
@@ -154,6 +158,7 @@ class GvisorDriver:
         paths = self._layout.instance(instance_id)
         if shim.alive(paths.folder) is None:
             raise _not_found()
+        self._idle.wake(instance_id)
         try:
             return await AgentClient.connect(paths.socket, timeout=_CONNECT_SECONDS)
         except RuntimeFailure as error:
@@ -189,9 +194,8 @@ class GvisorDriver:
 
     async def list_instances(self) -> list[Observation]:
         """Everything with our mark: folders, control groups and data, each possibly without the others."""
-        found = self._cgroups.instances() | _names(self._layout.instances_dir) | _names(self._layout.disk_dir)
-        seen = [self._look(self._layout.instance(instance_id)) for instance_id in sorted(found)]
-        return [observation for observation in seen if observation.observed is not Observed.ABSENT]
+        # In a thread: a hundred instances are a tenth of a second of small files.
+        return await asyncio.to_thread(self._look_at_all)
 
     async def collect_images(self, in_use: set[str]) -> list[str]:
         """Delete unused images; those of sandboxes on this machine are in use whatever the caller knows."""
@@ -330,6 +334,12 @@ class GvisorDriver:
         )
         return Observation(instance_id, Observed.EXITED, detail)
 
+    def _look_at_all(self) -> list[Observation]:
+        names = _names(self._layout.instances_dir) | _names(self._layout.disk_dir)
+        names |= {name for name in self._cgroups.instances() if is_instance_id(name)}
+        seen = [self._look(self._layout.instance(instance_id)) for instance_id in sorted(names)]
+        return [observation for observation in seen if observation.observed is not Observed.ABSENT]
+
     def _anything_left(self, paths: InstancePaths) -> bool:
         return paths.folder.exists() or paths.disk.exists() or self._cgroups.exists(paths.instance_id)
 
@@ -348,6 +358,13 @@ class GvisorDriver:
                 processes = partial(self._cgroups.processes, paths.instance_id)
                 watched.append(Watched(paths.instance_id, paths.disk, limit * MIB, processes))
         return watched
+
+    def _running(self) -> list[Sandbox]:
+        return [
+            Sandbox(paths.instance_id, partial(self._cgroups.processes, paths.instance_id))
+            for paths in self._all_paths()
+            if paths.ready.exists() and not paths.exit.exists()
+        ]
 
     async def _evict(self, instance_id: str) -> None:
         paths = self._layout.instance(instance_id)
