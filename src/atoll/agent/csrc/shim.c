@@ -26,6 +26,7 @@ struct shim {
     struct sandbox sandbox;
     struct memory_watch memory;
     struct relay relay;
+    struct calm calm;
     bool killing, killed;
     uint64_t kill_at;
 };
@@ -56,6 +57,7 @@ static bool parse_option(struct shim *s, int option, const char *value) {
     case 'n': s->sandbox.hide_proc_sys_net = true; return true;
     case 'j': return add_path(s->sandbox.joins, value);
     case 'k': return add_path(s->sandbox.kill_cgroups, value);
+    case 'i': s->calm.cgroup = value; return true;
     case 'm':
         s->memory.version = strcmp(value, "v1") == 0 ? 1 : strcmp(value, "v2") == 0 ? 2 : 0;
         return s->memory.version != 0;
@@ -72,6 +74,7 @@ static bool parse(struct shim *s, int argc, char **argv) {
                                             {"join", 1, NULL, 'j'},          {"kill-cgroup", 1, NULL, 'k'},
                                             {"memory", 1, NULL, 'm'},        {"memory-cgroup", 1, NULL, 'c'},
                                             {"memory-limit", 1, NULL, 'l'},  {"memory-reserve", 1, NULL, 'r'},
+                                            {"calm-idle", 1, NULL, 'i'},
                                             {NULL, 0, NULL, 0}};
     s->sandbox.joins = joins;
     s->sandbox.kill_cgroups = kills;
@@ -150,7 +153,7 @@ static void step_kill(struct shim *s, uint64_t now) {
 static bool is_over(const struct shim *s) { return s->sandbox.pid == 0 && s->kill_at == NO_TIME; }
 
 static int next_wait(const struct shim *s, uint64_t now) {
-    uint64_t next = s->memory.look_at;
+    uint64_t next = s->memory.look_at < s->calm.look_at ? s->memory.look_at : s->calm.look_at;
     bool kills = s->killing || s->relay.kill_asked || s->sandbox.pid == 0;
     if (kills && s->kill_at < next) next = s->kill_at;
     if (next == NO_TIME) return -1;
@@ -159,6 +162,7 @@ static int next_wait(const struct shim *s, uint64_t now) {
 
 static void serve(struct shim *s) {
     struct pollfd fds[6];
+    calm_init(&s->calm, monotonic_ms());
     while (!is_over(s)) {
         fds[0] = (struct pollfd){.fd = s->signals, .events = POLLIN};
         relay_poll(&s->relay, fds + 1);
@@ -167,6 +171,8 @@ static void serve(struct shim *s) {
             for (int i = 0; i < 6; i++) fds[i].revents = 0;
         uint64_t now = monotonic_ms();
         if (memory_watch_run(&s->memory, fds + 4, now)) relay_send_oom(&s->relay);
+        if (fds[2].revents) calm_wake(&s->calm, now);
+        calm_run(&s->calm, now);
         relay_run(&s->relay, fds + 1);
         if (fds[0].revents) take_signals(s);
         step_kill(s, now);

@@ -59,6 +59,17 @@ void memory_watch_poll(const struct memory_watch *m, struct pollfd fds[2]);
 bool memory_watch_run(struct memory_watch *m, const struct pollfd fds[2], uint64_t now); /* whether a process has to die */
 bool memory_watch_saw_kill(const struct memory_watch *m); /* the kernel killed in this cgroup */
 
+/* shim_calm.c: lets an idle sandbox sleep */
+struct calm {
+    const char *cgroup; /* whose processes are the sandbox's; NULL: leave it as it is */
+    bool calm;
+    uint64_t quiet_since, look_at, measured_at, ticks;
+};
+
+void calm_init(struct calm *c, uint64_t now);
+void calm_wake(struct calm *c, uint64_t now); /* before the client's words reach the agent */
+void calm_run(struct calm *c, uint64_t now);
+
 /* shim_sandbox.c: the command line that is kept, its cgroups, and its end */
 struct sandbox {
     char **argv;

@@ -34,7 +34,7 @@
 #define SHARED_MEMORY CLONE_VM
 #endif
 
-enum { STACK_BYTES = 64 * 1024, EXEC_LIMIT_MS = 10000 };
+enum { STACK_BYTES = 64 * 1024, EXEC_LIMIT_MS = 10000, EXEC_LOOK_MS = 20 };
 
 enum stage { STAGE_NONE, STAGE_IDENTITY, STAGE_CWD };
 
@@ -180,14 +180,14 @@ static char **list_candidates(const char *name, char **env) {
     return list;
 }
 
-/* Waits for the pipe's end, which is the exec or the death of the child. */
-static bool wait_for_exec(int fd) {
+/* Waits for the pipe's end, which is the exec or the death of the child. One that was stopped on its way goes on. */
+static bool wait_for_exec(int fd, pid_t child) {
     struct pollfd pipe_end = {.fd = fd, .events = POLLIN};
-    int ready;
-    do {
-        ready = poll(&pipe_end, 1, EXEC_LIMIT_MS);
-    } while (ready < 0 && errno == EINTR);
-    return ready > 0;
+    for (int waited = 0; waited < EXEC_LIMIT_MS; waited += EXEC_LOOK_MS) {
+        if (poll(&pipe_end, 1, EXEC_LOOK_MS) > 0) return true;
+        if (process_state(child) == 'T') kill(child, SIGCONT);
+    }
+    return false;
 }
 
 static uint8_t *map_shared(size_t len) {
@@ -210,7 +210,7 @@ enum spawn_outcome spawn_process(const struct identity *identity, const struct s
         free(work.candidates);
         return SPAWN_FAILED;
     }
-    bool in_time = wait_for_exec(status_pipe[0]);
+    bool in_time = wait_for_exec(status_pipe[0], child);
     close(status_pipe[0]);
     if (!in_time) kill(child, SIGKILL);
     if (!in_time || report->failed != STAGE_NONE) {

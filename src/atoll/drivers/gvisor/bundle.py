@@ -224,6 +224,8 @@ def shim_argv(
         argv += ["--memory-limit", str(memory.limit_bytes), "--memory-reserve", str(memory.reserve_bytes)]
     for cgroup in kill:
         argv += ["--kill-cgroup", str(cgroup)]
+    if kill:
+        argv += ["--calm-idle", str(kill[0])]
     return [*argv, "--", *command]
 
 
