@@ -29,6 +29,6 @@ def test_servers_with_different_data_directories_do_not_touch_each_other(server:
     with other:
         theirs = other.client().ready("theirs")
         assert other.client().execute(theirs, ["true"]).exit_code == 0
-    assert client.execute(sandbox_id, ["true"]).exit_code == 0
     now = leaks.snapshot(server.data_dir)
+    assert client.execute(sandbox_id, ["true"]).exit_code == 0
     assert (now.processes, now.cgroups, now.files) == (mine.processes, mine.cgroups, mine.files)
