@@ -21,7 +21,7 @@ class ExpiryWorker:
     """The worker of deadlines. It sleeps until the next one it knows of."""
 
     name = "expiry"
-    topics = (SANDBOXES,)
+    topics: tuple[str, ...] = (SANDBOXES,)
     interval = 60.0
 
     def __init__(self, services: Services) -> None:

@@ -29,7 +29,7 @@ class PoolWorker:
     """The worker of warm pools. Rows are written before the work, so a crash leaves nothing that is not found again."""
 
     name = "pools"
-    topics = (POOLS,)
+    topics: tuple[str, ...] = (POOLS,)
     interval = 30.0
 
     def __init__(self, services: Services) -> None:

@@ -40,7 +40,7 @@ class WatchWorker:
     """The worker that keeps what is on record true of what runs."""
 
     name = "watch"
-    topics = (SANDBOXES,)
+    topics: tuple[str, ...] = (SANDBOXES,)
     interval = 20.0
 
     def __init__(self, services: Services) -> None:
