@@ -325,7 +325,7 @@ async def test_commands_can_do_the_agent_no_harm(agent: AgentClient) -> None:
     assert (await agent.stats()).processes == 2
 
 
-async def test_a_command_that_stops_all_its_kind_stops_no_start_for_ever(agent: AgentClient) -> None:
+async def test_a_command_that_stops_all_its_kind_keeps_no_other_from_starting(agent: AgentClient) -> None:
     attack = uuid4()
     # Stops every process of the uid but itself, again and again: also children of the agent on their way to exec.
     await agent.start(
