@@ -20,7 +20,7 @@ from atoll.agent.binary import agent_binary
 from atoll.domain.errors import ErrorCode, RuntimeFailure
 from atoll.drivers import process
 from atoll.drivers.base import Observed
-from atoll.drivers.contract import created, make_spec, run, shell, until
+from atoll.drivers.contract import created, make_spec, run, shell
 from atoll.drivers.gvisor.driver import GvisorDriver
 from atoll.drivers.gvisor.network import Namespace
 from atoll.drivers.gvisor.probe import RunscTraits
@@ -220,23 +220,3 @@ async def test_a_killed_owner_leaves_nothing_that_is_not_found(
         assert rig.remains("one") == []
     finally:
         await driver.stop()
-
-
-async def test_idle_sandboxes_on_a_crowded_machine_are_cheap_until_somebody_connects(
-    rig: GvisorRig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await rig.driver.create(make_spec(rig))
-    monkeypatch.setattr(rig.driver._idle, "_crowded", 0)
-
-    def slacks() -> set[str]:
-        pid = rig.driver._idle._seen["one"].pid
-        threads = sorted(int(entry.name) for entry in Path(f"/proc/{pid}/task").iterdir())
-        return {Path(f"/proc/{thread}/timerslack_ns").read_text().strip() for thread in threads[:1] + threads[2:]}
-
-    async def bundled() -> bool:
-        return "one" in rig.driver._idle._seen and slacks() == {"20000000"}
-
-    await until(bundled)
-    agent = await rig.driver.connect("one")
-    assert slacks() == {"50000"}
-    assert (await run(agent, "true")).state.exit_code == 0

@@ -28,7 +28,6 @@ from atoll.drivers.base import AgentConnection, InstanceSpec, Observation, Obser
 from atoll.drivers.gvisor import bundle, classify, records
 from atoll.drivers.gvisor.cgroups import Cgroups, Limits, find_cgroups
 from atoll.drivers.gvisor.disk import DiskWatcher, Watched
-from atoll.drivers.gvisor.idle import IdleSandboxes, Sandbox
 from atoll.drivers.gvisor.images import Image, ImageStore
 from atoll.drivers.gvisor.layout import InstancePaths, Layout, is_instance_id
 from atoll.drivers.gvisor.network import Namespace, Network
@@ -81,7 +80,6 @@ class GvisorDriver:
             allowed_private=settings.allowed_private,
         )
         self._disk = DiskWatcher(self._to_watch, self._evict, seconds=settings.disk_look_seconds)
-        self._idle = IdleSandboxes(self._running, cpus=os.cpu_count() or 1)
         self._boots = asyncio.Semaphore(settings.boots_at_once)
         self._locks: dict[str, _CountedLock] = {}
         self._creating: dict[str, asyncio.Task[None]] = {}
@@ -117,11 +115,9 @@ class GvisorDriver:
             raise classify.system_failure(error) from error
         await self._network.start(self._slots_in_use)
         self._disk.start()
-        self._idle.start()
 
     async def stop(self) -> None:
         """Stop the pool and the watchers; sandboxes go on."""
-        await self._idle.stop()
         await self._disk.stop()
         await self._network.stop()
 
@@ -158,7 +154,6 @@ class GvisorDriver:
         paths = self._layout.instance(instance_id)
         if shim.alive(paths.folder) is None:
             raise _not_found()
-        self._idle.wake(instance_id)
         try:
             return await AgentClient.connect(paths.socket, timeout=_CONNECT_SECONDS)
         except RuntimeFailure as error:
@@ -358,13 +353,6 @@ class GvisorDriver:
                 processes = partial(self._cgroups.processes, paths.instance_id)
                 watched.append(Watched(paths.instance_id, paths.disk, limit * MIB, processes))
         return watched
-
-    def _running(self) -> list[Sandbox]:
-        return [
-            Sandbox(paths.instance_id, partial(self._cgroups.processes, paths.instance_id))
-            for paths in self._all_paths()
-            if paths.ready.exists() and not paths.exit.exists()
-        ]
 
     async def _evict(self, instance_id: str) -> None:
         paths = self._layout.instance(instance_id)
