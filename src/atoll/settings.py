@@ -68,6 +68,9 @@ class Settings(BaseSettings):
     """Docker-style auth file for private registries."""
     insecure_registries: Annotated[frozenset[str], NoDecode] = frozenset()
     """Registries (HOST:PORT) that are spoken to without TLS, comma-separated."""
+    allowed_registries: Annotated[frozenset[str] | None, NoDecode] = None
+    """Registries (HOST or HOST:PORT) that revisions may name, comma-separated; None allows any. Set it where those who
+    may create revisions must not make the server speak to hosts of their choice."""
     image_retention_seconds: int = Field(default=7 * 86_400, ge=0)
     """How long an image that nothing uses stays on the machine."""
     object_store_url: str | None = None
@@ -121,7 +124,7 @@ class Settings(BaseSettings):
             raise ValueError("must begin with postgresql:// or sqlite:///")
         return value
 
-    @field_validator("sandbox_dns", "insecure_registries", "private_object_storage", mode="before")
+    @field_validator("sandbox_dns", "insecure_registries", "allowed_registries", "private_object_storage", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
         return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value

@@ -92,6 +92,7 @@ class ImageStore:
             settings.image_dir,
             auth_file=settings.registry_auth_file,
             insecure_registries=settings.insecure_registries,
+            allowed_registries=settings.allowed_registries,
         )
 
     async def ensure(self, image_digest: str) -> Image:
