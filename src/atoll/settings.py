@@ -124,7 +124,9 @@ class Settings(BaseSettings):
             raise ValueError("must begin with postgresql:// or sqlite:///")
         return value
 
-    @field_validator("sandbox_dns", "insecure_registries", "allowed_registries", "private_object_storage", mode="before")
+    @field_validator(
+        "sandbox_dns", "insecure_registries", "allowed_registries", "private_object_storage", mode="before"
+    )
     @classmethod
     def _split(cls, value: Any) -> Any:
         return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
