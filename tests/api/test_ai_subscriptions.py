@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import httpx
@@ -74,7 +75,7 @@ async def test_an_account_in_the_body_is_refused(api: Api) -> None:
 async def test_each_call_needs_its_scope_and_no_role(plane: Plane, api: Api) -> None:
     every = {Scope.READ, Scope.CONFIG, Scope.DANGEROUS}
     subscription_id = await made(api)
-    calls = [
+    calls: list[tuple[Scope, Callable[[Api], Awaitable[httpx.Response]], int]] = [
         (Scope.READ, lambda caller: caller.send("GET", PREFIX + "/ai-subscriptions"), 200),
         (Scope.CONFIG, create, 201),
         (Scope.CONFIG, lambda caller: change(caller, subscription_id, name="x"), 200),

@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.plane import AGENT, Plane, running_plane, until
@@ -102,7 +103,7 @@ async def test_a_planned_retry_is_kept_over_a_kill(folder: Path, receiver: Recei
 @pytest.mark.spec("SA-306", "SA-320")
 async def test_the_end_of_a_command_while_no_server_ran_is_told_by_the_next(folder: Path, receiver: Receiver) -> None:
     driver = FakeDriver(folder / "i", agent=AGENT)
-    settings = {"webhook_test_destinations": receiver.destinations}
+    settings: dict[str, Any] = {"webhook_test_destinations": receiver.destinations}
     async with running_plane(folder / "d", driver, **settings) as plane:
         sandbox = await plane.api.ready_sandbox(executionWebhook={"url": f"https://{receiver.host}/", "secret": SECRET})
         started = await plane.api.start(sandbox["sandboxId"], "sh", "-c", "sleep 1; exit 4")

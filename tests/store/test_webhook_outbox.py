@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from datetime import timedelta
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -154,7 +155,7 @@ async def test_a_delivery_is_given_to_one_attempt_at_a_time_and_counted_before_i
     store.clock.pass_seconds(31)
     (second,) = await claim(store, "other.1")
     assert second.attempts == 2
-    record = {"status": 200, "failure": None, "retry_at": None}
+    record: dict[str, Any] = {"status": 200, "failure": None, "retry_at": None}
     assert not await store.write(lambda tx: webhooks.record(tx, first, DeliveryState.DELIVERED, **record))
     assert await store.write(lambda tx: webhooks.record(tx, second, DeliveryState.DELIVERED, **record))
     store.clock.pass_seconds(10_000)
