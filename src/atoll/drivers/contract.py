@@ -172,6 +172,11 @@ class DriverContract:
         result = await agent.run(uuid4(), ["pwd"], cwd="/", timeout_seconds=WAIT_SECONDS)
         assert result.stdout == b"/\n"
 
+    @pytest.mark.spec("SA-205")
+    async def test_a_working_directory_that_the_image_lacks_is_made(self, rig: Rig) -> None:
+        agent = await created(rig, working_dir="/workspace/of/the team")
+        assert await shell(agent, "pwd; touch made; stat -c %u .") == "/workspace/of/the team\n1001\n"
+
     @pytest.mark.spec("SA-098")
     async def test_no_variable_of_ours_is_in_a_commands_environment(self, rig: Rig) -> None:
         agent = await created(rig)

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -12,6 +13,7 @@
 #include <sys/epoll.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -216,6 +218,23 @@ static char **parse(struct agent *a, int argc, char **argv) {
     return argv + optind;
 }
 
+/* The default directory of commands, made where the image lacks it, as container engines do. What cannot be made fails the
+ * commands that go there, with a sentence. */
+static void make_workdir(const struct identity *identity) {
+    char path[PATH_MAX];
+    size_t len = strlen(identity->workdir);
+    if (len == 0 || len >= sizeof path || access(identity->workdir, F_OK) == 0) return;
+    memcpy(path, identity->workdir, len + 1);
+    for (char *end = path + 1;; end++) {
+        if (*end != '/' && *end != 0) continue;
+        char was = *end;
+        *end = 0;
+        if (mkdir(path, 0755) == 0 && lchown(path, identity->uid, identity->gid) < 0) return;
+        *end = was;
+        if (was == 0) return;
+    }
+}
+
 int agent_main(int argc, char **argv) {
     static struct agent agent;
     struct agent *a = &agent;
@@ -227,6 +246,7 @@ int agent_main(int argc, char **argv) {
     a->environment = take_environment();
     prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); /* PID 1 is that anyway; tests run the agent without a namespace */
     open_sources(a);
+    make_workdir(&a->identity);
     const char *failed = spawn_prepare(&a->identity);
     if (failed) fatal(failed);
     if (!entry_start(a, entrypoint)) fatal("the entrypoint");
