@@ -31,6 +31,7 @@ from atoll.domain.region import Region
 from atoll.drivers.fake import FakeDriver
 from atoll.ops.identity import bootstrap, find_or_add_app, issue_token
 from atoll.settings import Settings, load_settings
+from atoll.storage.mounts import VolumeMounts
 from atoll.store import migrate
 from atoll.store.database import Transaction, make_engine
 from atoll.store.tables import memberships
@@ -333,6 +334,9 @@ async def open_plane(database_url: str | None = None, **settings: Any) -> AsyncI
     finally:
         for instance in await driver.list_instances():
             await driver.cleanup(instance.instance_id)
+        mounts = VolumeMounts((folder / "d" / "mounts").absolute(), folder / "d" / "mount-cache")
+        for instance_id in mounts.instances():
+            await mounts.detach(instance_id)
         shutil.rmtree(folder, ignore_errors=True)
 
 

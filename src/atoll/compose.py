@@ -17,10 +17,12 @@ from atoll.domain.errors import Conflict, Invalid
 from atoll.drivers.base import Driver
 from atoll.drivers.connections import AgentConnections
 from atoll.ops.services import Services
+from atoll.ops.storage_point import sync_platform_points
 from atoll.outbound.destinations import Destinations
 from atoll.sealing import Sealer
 from atoll.secret_key import derive_key, load_secret
 from atoll.settings import Settings
+from atoll.storage.volumes import VolumeData
 from atoll.store import sandboxes, webhooks
 from atoll.store.database import Transaction
 from atoll.store.listener import relay_notifications
@@ -32,6 +34,7 @@ from atoll.workers.expiry import ExpiryWorker
 from atoll.workers.images import ImageWorker
 from atoll.workers.orphans import OrphanWorker
 from atoll.workers.pools import PoolWorker
+from atoll.workers.purge import PurgeWorker
 from atoll.workers.sandboxes import SandboxWorker
 from atoll.workers.watch import WatchWorker
 from atoll.workers.webhooks import WebhookWorker
@@ -73,6 +76,7 @@ class ControlPlane:
         wakes = Wakes()
         database = await asyncio.to_thread(open_database, settings.store_url, clock=clock, wakes=wakes)
         driver = driver or make_driver(settings)
+        sealer = Sealer(derive_key(secret, "sealed secrets"))
         services = Services(
             settings=settings,
             database=database,
@@ -82,11 +86,13 @@ class ControlPlane:
             clock=clock,
             new_id=new_id,
             fingerprint_key=derive_key(secret, "command fingerprints"),
-            sealer=Sealer(derive_key(secret, "sealed secrets")),
+            sealer=sealer,
             destinations=Destinations(settings.webhook_test_destinations),
+            volumes=VolumeData(settings.data_dir, sealer),
         )
         runner_id = _runner_id(settings.data_dir, new_id)
         await database.write(lambda tx: _drop_leases(tx, runner_id))
+        await database.write(lambda tx: sync_platform_points(tx, settings, new_id))
         await driver.start()
         workers: list[Worker] = [
             SandboxWorker(services, f"{runner_id}.{secrets.token_hex(8)}"),
@@ -95,6 +101,7 @@ class ControlPlane:
             OrphanWorker(services),
             PoolWorker(services),
             ImageWorker(services),
+            PurgeWorker(services),
             WebhookWorker(services, f"{runner_id}.{secrets.token_hex(8)}"),
         ]
         plane = cls(services, workers, lock)

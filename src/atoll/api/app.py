@@ -15,7 +15,7 @@ from atoll.api.envelope import RequestEnvelope
 from atoll.api.errors import INTERNAL, NO_SUCH_ROUTE, Failure, failure_of, invalid_fields, render
 from atoll.api.health import Readiness
 from atoll.api.openapi import document
-from atoll.api.sandbox import ai_subscriptions, commands, sandboxes, templates
+from atoll.api.sandbox import ai_subscriptions, commands, pause, sandboxes, templates, volumes
 from atoll.domain.errors import AtollError
 from atoll.ops.services import Services
 
@@ -30,7 +30,15 @@ def create_app(services: Services, *, readiness: Readiness) -> FastAPI:
     )
     app.state.services = services
     app.state.readiness = readiness
-    for routes in (health.router, sandboxes.router, commands.router, templates.router, ai_subscriptions.router):
+    for routes in (
+        health.router,
+        sandboxes.router,
+        pause.router,
+        commands.router,
+        templates.router,
+        volumes.router,
+        ai_subscriptions.router,
+    ):
         app.include_router(routes)
     app.add_exception_handler(AtollError, _refuse)
     app.add_exception_handler(RequestValidationError, _refuse_fields)

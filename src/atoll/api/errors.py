@@ -21,6 +21,8 @@ from atoll.domain.errors import (
     Invalid,
     LimitReached,
     NotFound,
+    SnapshotFailed,
+    SnapshotTimedOut,
     StaleGeneration,
     Unauthenticated,
 )
@@ -53,6 +55,8 @@ STATUS_OF_CLASS: dict[type[AtollError], int] = {
     Conflict: 409,
     StaleGeneration: 409,
     LimitReached: 429,
+    SnapshotFailed: 502,
+    SnapshotTimedOut: 504,
 }
 
 DEFAULT_RETRY_AFTER_SECONDS = 2
@@ -89,7 +93,7 @@ def failure_of(error: AtollError) -> Failure:
     retryable = error.code.retryable if error.code is not None else None
     if retryable and retry_after is None:
         retry_after = DEFAULT_RETRY_AFTER_SECONDS
-    if retry_after is not None or isinstance(error, StaleGeneration):
+    if retry_after is not None or isinstance(error, StaleGeneration | SnapshotFailed):
         retryable = True
     message = error.message
     if isinstance(error, Invalid) and error.field is not None and error.field not in message:

@@ -32,6 +32,7 @@ _MEANINGS = {
     500: "A fault of the server.",
     502: "The sandbox's machine failed in a way without a name.",
     503: "The sandbox's agent cannot be reached for now; retry after the delay.",
+    504: "The sandbox's snapshot was not finished in time; the sandbox goes on.",
 }
 _RETRY_AFTER = {
     "Retry-After": {"description": "Seconds to wait, where waiting helps.", "schema": {"type": "integer", "minimum": 0}}

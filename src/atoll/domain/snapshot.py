@@ -29,7 +29,7 @@ class Pause:
     snapshot_max_mb: int | None = None
     """For this pause only; None is the revision's (SA-154)."""
     archived: bool = False
-    """The archive is recorded: from here the pause only goes forward."""
+    """What the mode keeps is stored and recorded: from here the pause only goes forward."""
     failure: PauseFailure | None = None
     message: str | None = None
 

@@ -9,12 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
 from uuid import UUID
 
 from atoll.domain.command import AgentStats, CommandOutput, CommandResult, CommandState, PtySize, Started
+
+
+@dataclass(frozen=True, slots=True)
+class HostMount:
+    """A folder of this machine inside the sandbox, with everything mounted in it, writable.
+
+    Whoever asks for it keeps the folder for as long as the instance lives.
+    """
+
+    source: str
+    target: str
+    counts_as_disk: bool
+    """Whether what is in there counts toward the temporary disk of the sandbox (SA-411)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +44,8 @@ class InstanceSpec:
     """1 zCloud = 0.5 vCPU + 512 MiB."""
     pid_limit: int | None
     ephemeral_disk_mb: int | None
+    mounts: tuple[HostMount, ...] = ()
+    """Outer folders first."""
 
 
 class Observed(StrEnum):

@@ -224,6 +224,7 @@ class FakeDriver:
             *("--hostname", "sandbox", *_system_folders(), "--proc", "/proc", "--dev", "/dev"),
             *("--perms", "1777", "--tmpfs", "/tmp", "--perms", "0755", "--dir", "/.atoll"),  # noqa: S108 - inside
             *("--bind", str(folder / "workspace"), _WORKSPACE, "--ro-bind", str(self._agent), _AGENT),
+            *(word for mount in spec.mounts for word in ("--bind", mount.source, mount.target)),
             *("--clearenv", *variables, "--chdir", "/"),
         ]
         agent = [_AGENT, "agent", "--uid", str(identity), "--gid", str(identity), "--nproc", str(_NO_PID_LIMIT)]

@@ -7,10 +7,10 @@ import json
 from dataclasses import asdict
 
 from atoll.domain.template import Revision
-from atoll.drivers.base import InstanceSpec
+from atoll.drivers.base import HostMount, InstanceSpec
 
 
-def instance_spec(instance_id: str, revision: Revision) -> InstanceSpec:
+def instance_spec(instance_id: str, revision: Revision, mounts: tuple[HostMount, ...] = ()) -> InstanceSpec:
     """The spec of one instance of a revision."""
     return InstanceSpec(
         instance_id=instance_id,
@@ -20,6 +20,7 @@ def instance_spec(instance_id: str, revision: Revision) -> InstanceSpec:
         zclouds=revision.zclouds,
         pid_limit=revision.pid_limit,
         ephemeral_disk_mb=revision.ephemeral_disk_mb,
+        mounts=mounts,
     )
 
 

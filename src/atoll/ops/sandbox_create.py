@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-from atoll.domain.errors import Conflict, Invalid, LimitReached, NotFound
+from atoll.domain.errors import Conflict, Invalid, NotFound
 from atoll.domain.identity import Account, Principal, Scope
 from atoll.domain.region import check_region
 from atoll.domain.sandbox import (
-    CAPACITY_RETRY_AFTER_SECONDS,
     OwnerKind,
     Sandbox,
     SandboxStatus,
@@ -20,9 +19,11 @@ from atoll.domain.sandbox import (
 from atoll.domain.template import PersistenceMode, Revision, Template
 from atoll.domain.webhook import WebhookTarget
 from atoll.ops.access import authorize_manage, load_template
+from atoll.ops.capacity import check_capacity
 from atoll.ops.execution_webhook import check_host, keep_target
 from atoll.ops.sandbox_resume import resume_if_suspended
 from atoll.ops.services import Services
+from atoll.ops.volume import mount_path_for_sandbox, volume_for_sandbox
 from atoll.store import identity, sandboxes, templates
 from atoll.store.database import Transaction
 
@@ -45,6 +46,7 @@ class CreateSandbox:
     project_id: str | None
     max_project_concurrency: int | None
     supervised: bool | None
+    volume_name: str | None = None
     private: bool | None = None
     webhook: WebhookTarget | None = None
 
@@ -78,7 +80,14 @@ async def create_sandbox(
             sandboxes.touch(tx, existing.id)
             return Created(resume_if_suspended(tx, services, account, existing), was_created=False)
         sandbox = _new_sandbox(tx, services, account, principal, request, correlation_id)
-        _check_capacity(tx, services, account, request)
+        check_capacity(
+            tx,
+            services,
+            account,
+            app_id=request.app_id,
+            project_id=request.project_id,
+            max_project_concurrency=request.max_project_concurrency,
+        )
         sandboxes.add(tx, sandbox)
         if request.webhook is not None:
             keep_target(tx, services, sandbox.id, request.webhook)
@@ -113,15 +122,19 @@ def _new_sandbox(
     template, revision = _choose_revision(tx, account.id, request)
     mode = request.persistence_mode or revision.persistence_mode
     check_private_mode(request.private, mode)
-    if mode.uses_volume:
-        if revision.warm_pool is not None:
-            raise Invalid("persistence modes with a volume are not available on warm pools", field="persistenceMode")
-        raise Conflict(
-            f"The account has no Object Storage point in the region {request.region}. "
-            "Connect a bucket, or create the sandbox with the persistence mode EPHEMERAL."
-        )
+    sandbox_id = services.new_id()
+    volume = volume_for_sandbox(
+        tx,
+        services,
+        account_id=account.id,
+        region=request.region,
+        sandbox_id=sandbox_id,
+        mode=mode,
+        volume_name=request.volume_name,
+        revision=revision,
+    )
     return Sandbox(
-        id=services.new_id(),
+        id=sandbox_id,
         account_id=account.id,
         app_id=app.id,
         template_id=template.id,
@@ -131,7 +144,9 @@ def _new_sandbox(
         workload_profile=request.workload_profile,
         isolation_profile=revision.isolation_profile,
         persistence_mode=mode,
-        volume_name=None,
+        volume_name=None if volume is None else volume.name,
+        volume_id=None if volume is None else volume.id,
+        mount_path=mount_path_for_sandbox(mode, revision),
         owner_kind=request.owner_kind,
         owner_id=request.owner_id,
         external_session_id=request.external_session_id,
@@ -189,23 +204,3 @@ def _choose_revision(tx: Transaction, account_id: str, request: CreateSandbox) -
     if revision is None:
         raise Conflict("The template has no revision yet; create one first.")
     return template, revision
-
-
-def _check_capacity(tx: Transaction, services: Services, account: Account, request: CreateSandbox) -> None:
-    """Refuse at a ceiling (SA-424, SA-425, SA-431, SA-432)."""
-    ceiling = account.sandbox_ceiling(services.settings.account_active_sandbox_limit)
-    if sandboxes.count_active(tx, account.id) >= ceiling:
-        raise LimitReached(
-            f"The account has reached its ceiling of {ceiling} active sandboxes.",
-            reason="account_concurrency_exceeded",
-            retry_after_seconds=CAPACITY_RETRY_AFTER_SECONDS,
-        )
-    own = request.max_project_concurrency
-    if own is None:
-        return
-    if sandboxes.count_active(tx, account.id, app_id=request.app_id, project_id=request.project_id) >= own:
-        raise LimitReached(
-            f"The project has reached its maximum of {own} active sandboxes.",
-            reason="project_concurrency_exceeded",
-            retry_after_seconds=CAPACITY_RETRY_AFTER_SECONDS,
-        )

@@ -1,13 +1,36 @@
-"""Begin to resume a paused sandbox; a worker deploys it again."""
+"""Resume a paused sandbox: reserve its capacity and say so; a worker deploys it again."""
 
 from __future__ import annotations
 
-from atoll.domain.identity import Account
-from atoll.domain.sandbox import Action, Sandbox, SandboxStatus
+from atoll.domain.errors import Conflict, LimitReached
+from atoll.domain.identity import Account, Principal, Scope
+from atoll.domain.sandbox import RUNNING, Action, Sandbox, SandboxStatus
+from atoll.ops.access import authorize_manage, load_sandbox
+from atoll.ops.capacity import check_capacity
 from atoll.ops.services import Services
 from atoll.store import sandboxes
 from atoll.store.database import Transaction
 from atoll.store.transitions import transition
+
+
+async def resume_sandbox(services: Services, principal: Principal, account_id: str, sandbox_id: str) -> Sandbox:
+    """Begin to resume a sandbox and return it; one that is resumed already is returned as it is (SA-167 … SA-172).
+
+    Raises `Conflict` in every status that cannot be resumed, `LimitReached` at capacity (SA-417).
+    """
+
+    def resume(tx: Transaction) -> Sandbox:
+        account = authorize_manage(tx, principal, account_id, Scope.DEPLOY)
+        sandboxes.fence_account(tx, account.id)
+        sandbox = load_sandbox(tx, account_id, sandbox_id, lock=True)
+        sandboxes.touch(tx, sandbox_id)
+        if sandbox.status in RUNNING or sandbox.status is SandboxStatus.RESUMING:
+            return sandbox
+        if sandbox.status is not SandboxStatus.SUSPENDED:
+            raise Conflict(f"A sandbox that is {sandbox.status} cannot be resumed.")
+        return _begin(tx, services, account, sandbox)
+
+    return await services.database.write(resume)
 
 
 def resume_if_suspended(tx: Transaction, services: Services, account: Account, sandbox: Sandbox) -> Sandbox:
@@ -17,7 +40,19 @@ def resume_if_suspended(tx: Transaction, services: Services, account: Account, s
     """
     if sandbox.status is not SandboxStatus.SUSPENDED:
         return sandbox
-    ceiling = account.sandbox_ceiling(services.settings.account_active_sandbox_limit)
-    if sandboxes.count_active(tx, account.id) >= ceiling:
+    try:
+        return _begin(tx, services, account, sandbox)
+    except LimitReached:
         return sandbox
+
+
+def _begin(tx: Transaction, services: Services, account: Account, sandbox: Sandbox) -> Sandbox:
+    check_capacity(
+        tx,
+        services,
+        account,
+        app_id=sandbox.app_id,
+        project_id=sandbox.project_id,
+        max_project_concurrency=sandbox.max_project_concurrency,
+    )
     return transition(tx, sandbox, Action.RESUME, desired_status=SandboxStatus.READY)

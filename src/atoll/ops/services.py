@@ -11,6 +11,7 @@ from atoll.drivers.connections import AgentConnections
 from atoll.outbound.destinations import Destinations
 from atoll.sealing import Sealer
 from atoll.settings import Settings
+from atoll.storage.volumes import VolumeData
 from atoll.store.database import Database
 from atoll.store.wakes import Wakes
 
@@ -32,3 +33,5 @@ class Services:
     """Encrypts the secrets that the store keeps."""
     destinations: Destinations
     """Finds the addresses of hosts that callers chose."""
+    volumes: VolumeData
+    """The data of shared volumes, and what sandboxes get of them."""

@@ -26,6 +26,7 @@ from atoll.domain.template import (
     check_warm_pool,
     slug_of,
 )
+from atoll.domain.volume import check_mount_path
 from atoll.ops.access import authorize_manage, authorize_read, load_template
 from atoll.ops.services import Services
 from atoll.store import identity, templates
@@ -173,6 +174,8 @@ def _check(request: CreateRevision) -> None:
         snapshot_exclude=request.snapshot_exclude,
         snapshot_max_mb=request.snapshot_max_mb,
     )
+    if request.mount_path is not None:
+        check_mount_path(request.mount_path)
     if request.network_control is not None:
         check_network_control(request.network_control)
     if request.warm_pool is not None:

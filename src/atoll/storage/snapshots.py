@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import threading
 from collections.abc import Callable, Iterator
 from datetime import datetime
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from atoll.domain.snapshot import Snapshot, SnapshotRules
+from atoll.domain.volume import SANDBOX_ID_NUMBER
 from atoll.storage import archive, objects
 from atoll.storage.archive import ArchiveFailed, Cancelled
 from atoll.storage.listing import SnapshotTooLarge, list_workspace
@@ -111,4 +113,10 @@ async def _in_thread(work: Callable[[threading.Event], T], timeout: float) -> T:
             await asyncio.gather(task, return_exceptions=True)
 
 
-__all__ = ["ArchiveFailed", "Cancelled", "SnapshotTooLarge", "StorageFailed", "restore", "take"]
+def own(path: Path) -> None:
+    """Give a folder to the sandbox's user."""
+    if os.getuid() == 0:
+        os.chown(path, SANDBOX_ID_NUMBER, SANDBOX_ID_NUMBER, follow_symlinks=False)
+
+
+__all__ = ["ArchiveFailed", "Cancelled", "SnapshotTooLarge", "StorageFailed", "own", "restore", "take"]

@@ -19,7 +19,7 @@ _mapper = Mapper(sandboxes, Sandbox)
 _c = sandboxes.c
 
 _NEEDS_WORK: ColumnElement[bool] = or_(
-    _c.status.in_([*PROVISIONING, _S.TERMINATING]),
+    _c.status.in_([*PROVISIONING, _S.TERMINATING, _S.SUSPENDING]),
     and_(_c.allocation_pending, _c.status.in_([_S.FAILED, _S.TERMINATED, _S.SUSPENDED])),
 )
 """Rows whose intent and observation differ: to be provisioned, ended, or cleaned up after."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
+from typing import Any
 
 from sqlalchemy import insert, select, update
 
 from atoll.domain.errors import StaleGeneration
 from atoll.domain.sandbox import Sandbox
-from atoll.domain.snapshot import Snapshot
+from atoll.domain.snapshot import Pause, Snapshot
 from atoll.store.database import Transaction
 from atoll.store.rows import Mapper
 from atoll.store.tables import sandboxes, snapshots
@@ -29,28 +30,36 @@ def latest(tx: Transaction, sandbox: Sandbox) -> Snapshot | None:
 
 
 def record(tx: Transaction, sandbox: Sandbox, snapshot: Snapshot) -> Sandbox:
-    """Keep a snapshot and tell of it in the row of its sandbox; from here the pause only goes forward.
+    """Keep a snapshot and tell of it in the row of its sandbox; from here its pause only goes forward.
 
     Raises `StaleGeneration` when the pause was overtaken meanwhile.
     """
-    if sandbox.pause is None:
-        raise AssertionError("a snapshot belongs to a pause")
-    told = {
-        "last_snapshot_at": snapshot.created_at,
-        "last_snapshot_bytes": snapshot.archive_bytes,
-        "last_snapshot_error": None,
-        "restore_failed": False,
-        "pause": replace(sandbox.pause, archived=True),
-    }
+    told = commit_pause(
+        tx,
+        sandbox,
+        last_snapshot_at=snapshot.created_at,
+        last_snapshot_bytes=snapshot.archive_bytes,
+        last_snapshot_error=None,
+        restore_failed=False,
+    )
+    tx.connection.execute(insert(snapshots).values(**asdict(snapshot)))
+    return told
+
+
+def commit_pause(tx: Transaction, sandbox: Sandbox, **changes: Any) -> Sandbox:
+    """Write down that nothing is left to fail in the pause under way: from here it only goes forward.
+
+    Raises `StaleGeneration` when it was overtaken meanwhile.
+    """
+    changes["pause"] = replace(sandbox.pause or Pause(attempt=sandbox.id), archived=True)
     result = tx.connection.execute(
         update(sandboxes)
         .where(sandboxes.c.id == sandbox.id, sandboxes.c.generation == sandbox.generation)
-        .values(**told)
+        .values(**changes)
     )
     if result.rowcount != 1:
         raise StaleGeneration("The sandbox changed meanwhile.")
-    tx.connection.execute(insert(snapshots).values(**asdict(snapshot)))
-    return replace(sandbox, **told)  # type: ignore[arg-type]  # the names are columns and fields alike
+    return replace(sandbox, **changes)
 
 
 def record_restore(tx: Transaction, sandbox_id: str, *, error: str | None) -> None:

@@ -126,10 +126,7 @@ def next_purge(tx: Transaction) -> datetime | None:
     return moment
 
 
-def remove_purged(tx: Transaction, volume_id: str) -> bool:
-    """Forget a volume whose delay is over, with its snapshots; False when it was restored meanwhile."""
-    condition = (_v.id == volume_id) & (_v.purge_at <= tx.now)
-    if tx.connection.execute(select(_v.id).where(condition)).first() is None:
-        return False
+def remove_purged(tx: Transaction, volume_id: str) -> None:
+    """Forget a volume whose data is deleted, with its snapshots."""
     tx.connection.execute(delete(snapshots).where(snapshots.c.volume_id == volume_id))
-    return tx.connection.execute(delete(shared_volumes).where(condition)).rowcount == 1
+    tx.connection.execute(delete(shared_volumes).where(_v.id == volume_id))

@@ -27,6 +27,7 @@ class OrphanWorker:
     async def run_once(self) -> float | None:
         """Destroy every orphan. The machine is looked at before the store: ids are stored before they are used."""
         found = await self._services.driver.list_instances()
+        left = self._services.volumes.instances()
         owned = await self._services.database.read(_owned)
         for observation in found:
             if observation.instance_id in owned:
@@ -37,12 +38,17 @@ class OrphanWorker:
                 log.exception("orphan_resists", instance_id=observation.instance_id)
             else:
                 log.warning("orphan_reaped", instance_id=observation.instance_id, observed=observation.observed)
+        # Mounts and workspaces of instances that the driver has nothing of any more.
+        for instance_id in left - owned - {observation.instance_id for observation in found}:
+            await self._services.volumes.release(instance_id)
+            log.warning("orphaned_volume_released", instance_id=instance_id)
         return None
 
     async def _reap(self, instance_id: str) -> None:
         await self._services.agents.drop(instance_id)
         await self._services.driver.destroy(instance_id)
         await self._services.driver.cleanup(instance_id)
+        await self._services.volumes.release(instance_id)
 
     async def close(self) -> None:
         """Nothing is under way between passes."""

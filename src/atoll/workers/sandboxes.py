@@ -24,6 +24,8 @@ from atoll.store import commands, pools, sandboxes, templates
 from atoll.store.database import Transaction
 from atoll.store.transitions import transition
 from atoll.store.wakes import SANDBOXES, sandbox_topic
+from atoll.workers import suspension
+from atoll.workers.persistence import prepare_mounts
 
 log = structlog.get_logger()
 
@@ -158,6 +160,8 @@ class SandboxWorker:
                 return await self._prepare(sandbox)
             case _S.STARTING | _S.RESUMING:
                 return await self._boot(sandbox)
+            case _S.SUSPENDING:
+                return await self._suspend(sandbox)
             case _S.TERMINATING:
                 return await self._end(sandbox)
             case _S.FAILED | _S.TERMINATED | _S.SUSPENDED if sandbox.allocation_pending:
@@ -227,9 +231,29 @@ class SandboxWorker:
             sandbox = await self._renew_instance(sandbox)
         revision = await self._revision(sandbox)
         instance_id = str(sandbox.instance_id)
-        await self._unless_superseded(sandbox, self._services.driver.create(instance_spec(instance_id, revision)))
+        await self._unless_superseded(sandbox, self._make_instance(sandbox, revision))
         await self._services.agents.get(instance_id)
         return await self._services.database.write(lambda tx: self._become_ready(tx, sandbox))
+
+    async def _make_instance(self, sandbox: Sandbox, revision: Revision) -> None:
+        mounts = await prepare_mounts(self._services, sandbox)
+        await self._services.driver.create(instance_spec(str(sandbox.instance_id), revision, mounts))
+
+    async def _suspend(self, sandbox: Sandbox) -> Sandbox | None:
+        """Archive what the mode keeps, then release the compute; or give the pause up and let the sandbox go on."""
+        revision = await self._revision(sandbox)
+        archived: list[Sandbox] = []
+
+        async def archive() -> None:
+            archived.append(await suspension.archive(self._services, sandbox, revision))
+
+        await self._unless_superseded(sandbox, archive())
+        current = archived[0]
+        if current.status is not _S.SUSPENDING:
+            return current
+        return await suspension.release(
+            self._services, current, stop_commands=self._stop_commands, remove_instance=self._remove_instance
+        )
 
     async def _renew_instance(self, sandbox: Sandbox) -> Sandbox:
         """Name new compute for a resumed sandbox, once nothing is left of what it had or of a resume cut short."""
@@ -324,6 +348,7 @@ class SandboxWorker:
         await self._services.agents.drop(instance_id)
         await self._services.driver.destroy(instance_id)
         await self._services.driver.cleanup(instance_id)
+        await self._services.volumes.release(instance_id)
 
     async def _unless_superseded(self, sandbox: Sandbox, work: Coroutine[Any, Any, None]) -> None:
         """Do slow work, but drop it as soon as somebody wants the sandbox gone."""

@@ -122,6 +122,17 @@ class ExecutionWebhook(Answer):
     host: str
 
 
+class Persistence(Answer):
+    """What is known of the volume and the snapshots of a sandbox."""
+
+    mount_path: str | None = None
+    last_snapshot_at: Moment | None = None
+    last_snapshot_bytes: Annotated[int | None, Field(description="Size of the archive.")] = None
+    last_snapshot_error: Annotated[
+        str | None, Field(description="Why the latest snapshot or restore failed; absent when it did not.")
+    ] = None
+
+
 class Sandbox(Answer):
     """One isolated machine."""
 
@@ -135,7 +146,8 @@ class Sandbox(Answer):
     workload_profile: WorkloadProfile
     isolation_profile: IsolationProfile
     persistence_mode: PersistenceMode
-    volume_name: str | None = None
+    volume_name: Annotated[str | None, Field(description="Its shared volume; in the volume modes only.")] = None
+    persistence: Annotated[Persistence | None, Field(description="In the volume modes only.")] = None
     owner_kind: OwnerKind
     owner_id: str
     external_session_id: str | None = None

@@ -15,6 +15,7 @@ from atoll.domain.command import CommandEvent, CommandOutput, CommandResult, Exi
 from atoll.domain.sandbox import Sandbox, SandboxStatus
 from atoll.domain.template import NetworkControl, Revision, Template
 from atoll.domain.times import rfc3339
+from atoll.domain.volume import SharedVolume, StoragePoint
 from atoll.ops.command_start import StartedCommand
 
 
@@ -117,6 +118,7 @@ def sandbox(it: Sandbox) -> dict[str, Any]:
     return value | _present(
         {
             "volumeName": it.volume_name,
+            "persistence": _persistence(it),
             "externalSessionId": it.external_session_id,
             "projectId": it.project_id,
             "maxProjectConcurrency": it.max_project_concurrency,
@@ -127,6 +129,66 @@ def sandbox(it: Sandbox) -> dict[str, Any]:
             "terminationReason": it.termination_reason,
         }
     )
+
+
+def _persistence(it: Sandbox) -> dict[str, Any] | None:
+    """What is known of its volume and snapshots (SA-048 … SA-050)."""
+    value = _present(
+        {
+            "mountPath": it.mount_path,
+            "lastSnapshotAt": None if it.last_snapshot_at is None else rfc3339(it.last_snapshot_at),
+            "lastSnapshotBytes": it.last_snapshot_bytes,
+            "lastSnapshotError": it.last_snapshot_error,
+        }
+    )
+    return value if it.persistence_mode.uses_volume else None
+
+
+def storage_server(it: StoragePoint) -> dict[str, Any]:
+    """A storage point. Where the platform keeps its own is nobody's business, and a secret is never told."""
+    value: dict[str, Any] = {
+        "storageServerId": it.id,
+        "name": it.name,
+        "region": it.region,
+        "type": "OBJECT_STORAGE",
+        "scope": "PLATFORM" if it.account_id is None else "ACCOUNT",
+        "uid": it.uid,
+        "gid": it.gid,
+        "createdAt": rfc3339(it.created_at),
+    }
+    if it.account_id is None:
+        return value
+    bucket, _, prefix = it.location.partition("/")
+    return value | _present(
+        {
+            "accountId": it.account_id,
+            "bucket": bucket,
+            "prefix": prefix or None,
+            "endpoint": it.endpoint,
+            "bucketRegion": it.bucket_region,
+            "accessKeyId": it.access_key_id,
+        }
+    )
+
+
+def shared_volume(it: SharedVolume) -> dict[str, Any]:
+    """A shared volume."""
+    value: dict[str, Any] = {
+        "volumeId": it.id,
+        "accountId": it.account_id,
+        "name": it.name,
+        "region": it.region,
+        "storageServerId": it.storage_point_id,
+        "status": it.status,
+        "sizeMb": it.size_mb,
+        "uid": it.uid,
+        "gid": it.gid,
+        "createdAt": rfc3339(it.created_at),
+        "updatedAt": rfc3339(it.updated_at),
+    }
+    if it.purge_at is not None:
+        value["purgeAt"] = rfc3339(it.purge_at)
+    return value
 
 
 def execution(it: StartedCommand) -> dict[str, Any]:

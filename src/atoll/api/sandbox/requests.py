@@ -105,6 +105,9 @@ class CreateSandboxBody(Body):
         Field(description="Your own ceiling on active sandboxes of the project, or of the app without one."),
     ] = None
     supervised: Annotated[bool | None, Field(description="Run the workload under the runtime supervisor.")] = None
+    volume_name: Annotated[
+        ShortName | None, Field(description="An active shared volume of the account; one is made unless sent.")
+    ] = None
     execution_webhook: Annotated[
         ExecutionWebhookBody | None, Field(description="Called when a started command ends; kept from the first call.")
     ] = None
@@ -126,6 +129,25 @@ class SandboxBody(Body):
 
     account_id: AccountId
     sandbox_id: SandboxId
+
+
+class PauseBody(Body):
+    """Which sandbox to pause, and how to archive it."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {"accountId": "ACCOUNT_ID", "sandboxId": "SANDBOX_ID", "snapshotExclude": ["node_modules"]}
+        }
+    )
+
+    account_id: AccountId
+    sandbox_id: SandboxId
+    snapshot_exclude: Annotated[
+        list[Annotated[str, Field(max_length=1_000, pattern=r"^[^\x00]*$")]] | None,
+        Field(max_length=1_000, description="Replaces the revision's exclude patterns for this pause."),
+    ] = None
+    snapshot_max_mb: Annotated[Count | None, Field(description="Replaces the revision's cap for this pause.")] = None
+    force: Annotated[bool | None, Field(description="Snapshot even when the restore at start failed.")] = None
 
 
 class _CommandBody(Body):

@@ -56,6 +56,7 @@ async def create_sandbox(call: CurrentCall, body: CreateSandboxBody) -> Response
             project_id=body.project_id,
             max_project_concurrency=body.max_project_concurrency,
             supervised=body.supervised,
+            volume_name=body.volume_name,
             private=body.private,
             webhook=_webhook(body.execution_webhook),
         ),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from atoll.drivers.base import InstanceSpec
+from atoll.drivers.base import HostMount, InstanceSpec
 from atoll.drivers.gvisor.images import Image
 from atoll.drivers.gvisor.layout import InstancePaths
 
@@ -85,7 +85,14 @@ def agent_argv(spec: InstanceSpec, image: Image, *, pid_limit: int, memory_limit
 
 
 def config(
-    argv: Sequence[str], image: Image, paths: InstancePaths, shared: SharedFiles, *, namespace: Path, hostname: str
+    argv: Sequence[str],
+    image: Image,
+    paths: InstancePaths,
+    shared: SharedFiles,
+    *,
+    namespace: Path,
+    hostname: str,
+    mounts: Sequence[HostMount] = (),
 ) -> dict[str, Any]:
     """The OCI configuration.
 
@@ -124,6 +131,7 @@ def config(
             _read_only(AGENT_IN_SANDBOX, shared.agent),
             _read_only("/etc/resolv.conf", shared.resolv_conf),
             _read_only("/etc/hosts", shared.hosts),
+            *(_writable(mount) for mount in mounts),
         ],
         # /tmp becomes a tmpfs of the sandbox's own kernel whose pages lie in a file under `tmp_dir`: it costs disk,
         # which the disk limit counts, and not memory; nothing of the host's folder can be seen through it.
@@ -152,6 +160,16 @@ def _read_only(destination: str, source: Path) -> dict[str, Any]:
         "type": "bind",
         "source": str(source),
         "options": ["ro", "bind", "nosuid", "nodev"],
+    }
+
+
+def _writable(mount: HostMount) -> dict[str, Any]:
+    """A workspace or a volume (SA-070, SA-072). gVisor resolves the links in there by itself, inside the sandbox."""
+    return {
+        "destination": mount.target,
+        "type": "bind",
+        "source": mount.source,
+        "options": ["rw", "rbind", "nosuid", "nodev"],
     }
 
 

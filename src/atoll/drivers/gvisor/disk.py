@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import stat
+import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +19,7 @@ import structlog
 
 MIB = 1024 * 1024
 _BLOCK_BYTES = 512
+_COUNTING_SHARE = 20
 _PROC = Path("/proc")
 _log = structlog.get_logger(__name__)
 
@@ -28,6 +32,8 @@ class Watched:
     disk: Path
     limit_bytes: int
     processes: Callable[[], Iterable[int]]
+    folders: tuple[Path, ...] = ()
+    """Folders of the machine whose files it writes."""
 
 
 @dataclass(slots=True)
@@ -47,6 +53,7 @@ class DiskWatcher:
         self._evict = evict
         self._seconds = seconds
         self._known: dict[str, _Backing] = {}
+        self._folders = FolderUsage()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -77,10 +84,14 @@ class DiskWatcher:
         alive = {sandbox.instance_id for sandbox in watched}
         for gone in self._known.keys() - alive:
             del self._known[gone]
+        self._folders.keep({folder for sandbox in watched for folder in sandbox.folders})
         return [sandbox.instance_id for sandbox in watched if self.usage(sandbox) > sandbox.limit_bytes]
 
     def usage(self, sandbox: Watched) -> int:
-        """Allocated bytes of its backing files."""
+        """Allocated bytes of its backing files and folders."""
+        return self._backing_usage(sandbox) + sum(self._folders.usage(folder) for folder in sandbox.folders)
+
+    def _backing_usage(self, sandbox: Watched) -> int:
         known = self._known.get(sandbox.instance_id)
         if known is not None and (total := _measure(known)) is not None:
             return total
@@ -89,6 +100,48 @@ class DiskWatcher:
             return 0
         self._known[sandbox.instance_id] = found
         return _measure(found) or 0
+
+
+class FolderUsage:
+    """Allocated bytes below folders. One with many files is counted the more seldom the longer that takes."""
+
+    def __init__(self, seconds: Callable[[], float] = time.monotonic) -> None:
+        self._seconds = seconds
+        self._counted: dict[Path, tuple[float, int]] = {}
+        """Until when a count holds, and what it was."""
+
+    def keep(self, folders: set[Path]) -> None:
+        """Forget every other folder."""
+        for gone in self._counted.keys() - folders:
+            del self._counted[gone]
+
+    def usage(self, folder: Path) -> int:
+        """Bytes, at most as old as twenty times what counting them takes."""
+        begun = self._seconds()
+        holds_until, counted = self._counted.get(folder, (0.0, 0))
+        if begun < holds_until:
+            return counted
+        counted = _count_folder(folder)
+        ended = self._seconds()
+        self._counted[folder] = (ended + _COUNTING_SHARE * (ended - begun), counted)
+        return counted
+
+
+def _count_folder(folder: Path) -> int:
+    """Follows no link, and leaves the folder by none: each is opened below its parent's descriptor."""
+    total = 0
+    linked: set[int] = set()
+    with contextlib.suppress(OSError):
+        for _, folders, files, descriptor in os.fwalk(folder, follow_symlinks=False):
+            for name in (*folders, *files):
+                with contextlib.suppress(OSError):
+                    seen = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+                    if seen.st_nlink > 1 and not stat.S_ISDIR(seen.st_mode):
+                        if seen.st_ino in linked:
+                            continue
+                        linked.add(seen.st_ino)
+                    total += seen.st_blocks * _BLOCK_BYTES
+    return total
 
 
 def _measure(backing: _Backing) -> int | None:

@@ -270,7 +270,9 @@ class GvisorDriver:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         pid_limit = spec.pid_limit or self._settings.default_pid_limit
         argv = bundle.agent_argv(spec, image, pid_limit=pid_limit, memory_limit=limits.memory_bytes)
-        config = bundle.config(argv, image, paths, self._shared, namespace=namespace.path, hostname=_HOSTNAME)
+        config = bundle.config(
+            argv, image, paths, self._shared, namespace=namespace.path, hostname=_HOSTNAME, mounts=spec.mounts
+        )
         (paths.bundle / "config.json").write_text(json.dumps(config))
         paths.meminfo.write_text(bundle.meminfo(spec.zclouds * ZCLOUD_MEMORY_BYTES))
 
@@ -351,7 +353,8 @@ class GvisorDriver:
             if spec is not None and paths.ready.exists() and not paths.exit.exists():
                 limit = spec.ephemeral_disk_mb or self._settings.default_ephemeral_disk_mb
                 processes = partial(self._cgroups.processes, paths.instance_id)
-                watched.append(Watched(paths.instance_id, paths.disk, limit * MIB, processes))
+                folders = tuple(Path(mount.source) for mount in spec.mounts if mount.counts_as_disk)
+                watched.append(Watched(paths.instance_id, paths.disk, limit * MIB, processes, folders))
         return watched
 
     async def _evict(self, instance_id: str) -> None:

@@ -10,7 +10,7 @@ import os
 from dataclasses import asdict
 from pathlib import Path
 
-from atoll.drivers.base import InstanceSpec
+from atoll.drivers.base import HostMount, InstanceSpec
 from atoll.drivers.gvisor.layout import InstancePaths
 
 
@@ -32,7 +32,8 @@ def read_spec(paths: InstancePaths) -> InstanceSpec | None:
     try:
         found = json.loads(paths.spec.read_text())
         command = found.pop("command")
-        return InstanceSpec(command=None if command is None else tuple(command), **found)
+        mounts = tuple(HostMount(**mount) for mount in found.pop("mounts", ()))
+        return InstanceSpec(command=None if command is None else tuple(command), mounts=mounts, **found)
     except (OSError, ValueError, TypeError, KeyError):
         return None
 
