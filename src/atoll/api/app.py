@@ -15,7 +15,7 @@ from atoll.api.envelope import RequestEnvelope
 from atoll.api.errors import INTERNAL, NO_SUCH_ROUTE, Failure, failure_of, invalid_fields, render
 from atoll.api.health import Readiness
 from atoll.api.openapi import document
-from atoll.api.sandbox import ai_subscriptions, commands, pause, sandboxes, templates, volumes
+from atoll.api.sandbox import ai_subscriptions, commands, pause, sandboxes, templates, usage, volumes
 from atoll.domain.errors import AtollError
 from atoll.ops.services import Services
 
@@ -38,6 +38,7 @@ def create_app(services: Services, *, readiness: Readiness) -> FastAPI:
         templates.router,
         volumes.router,
         ai_subscriptions.router,
+        usage.router,
     ):
         app.include_router(routes)
     app.add_exception_handler(AtollError, _refuse)

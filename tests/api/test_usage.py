@@ -1,0 +1,64 @@
+"""The report of what was billed."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from tests.plane import Api, Plane, expect, refused
+
+from atoll.domain.times import rfc3339
+
+pytestmark = pytest.mark.both_databases
+
+
+@pytest.mark.spec("SA-374", "SA-375", "SA-380", "SA-383", "SA-443")
+async def test_a_sandbox_is_billed_by_the_second_while_it_holds_its_allocation(plane: Plane, api: Api) -> None:
+    first = await api.ready_sandbox(projectId="alpha")
+    second = await api.ready_sandbox()
+    plane.clock.pass_seconds(90)
+    expect(await api.post("/sandbox/terminate", sandboxId=first["sandboxId"]), 200)
+    plane.clock.pass_seconds(30)
+    report = expect(await api.get("/usage"), 200)
+    used = {item["sandboxId"]: item for item in report["sandboxes"]}
+    one, two = used[first["sandboxId"]], used[second["sandboxId"]]
+    assert 90 <= one["billedSeconds"] <= 95
+    assert 120 <= two["billedSeconds"] <= 125
+    assert one["zCloudSeconds"] == one["billedSeconds"] * one["zClouds"]
+    assert "endedAt" in one["intervals"][0]
+    assert "endedAt" not in two["intervals"][0]
+    assert report["projects"] == [
+        {
+            "appId": api.ids.app,
+            "projectId": "alpha",
+            "billedSeconds": one["billedSeconds"],
+            "zCloudSeconds": one["zCloudSeconds"],
+        }
+    ]
+    assert report["apps"][0]["billedSeconds"] == one["billedSeconds"] + two["billedSeconds"]
+    assert report["total"]["billedSeconds"] == report["apps"][0]["billedSeconds"]
+
+
+@pytest.mark.spec("SA-443")
+async def test_a_report_covers_the_times_and_the_app_that_were_asked_for(plane: Plane, api: Api) -> None:
+    await api.ready_sandbox()
+    plane.clock.pass_seconds(100)
+    now = plane.clock()
+    report = expect(await api.get("/usage", since=rfc3339(now - timedelta(seconds=10))), 200)
+    assert report["total"]["billedSeconds"] == 10
+    assert expect(await api.get("/usage", until=rfc3339(now - timedelta(days=1))), 200)["sandboxes"] == []
+    other = await plane.add_app("other")
+    assert expect(await api.get("/usage", appId=other), 200)["sandboxes"] == []
+
+
+async def test_times_that_make_no_sense_are_refused(plane: Plane, api: Api) -> None:
+    now = plane.clock()
+    refused(await api.get("/usage", since=rfc3339(now + timedelta(days=1))), 400, "since")
+    refused(await api.get("/usage", since=rfc3339(now - timedelta(days=93))), 400, "since")
+    refused(await api.get("/usage", since="yesterday"), 400, "since")
+    refused(await api.get("/usage", since="2026-01-01T00:00:00"), 400, "since")
+
+
+async def test_usage_of_another_account_is_refused(plane: Plane, api: Api) -> None:
+    other = await plane.add_account("other")
+    refused(await other.get("/usage", accountId=api.ids.account), 403)
