@@ -139,9 +139,7 @@ async def test_a_busy_sandbox_is_paused_and_its_commands_end_with_agent_shutdown
     paused = await pause(api, sandbox)
     assert paused["status"] == "SUSPENDED"
     assert (await running)["reason"] == "agent_shutdown"
-    refused(
-        await api.get("/sandbox/command", sandboxId=sandbox["sandboxId"], executionId=started["executionId"]), 409
-    )
+    refused(await api.get("/sandbox/command", sandboxId=sandbox["sandboxId"], executionId=started["executionId"]), 409)
     await resume(api, sandbox)
     command = await api.command(sandbox["sandboxId"], started["executionId"])
     assert (command["state"], command["reason"]) == ("exited", "agent_shutdown")
@@ -221,9 +219,7 @@ async def test_a_snapshot_that_takes_too_long_fails_the_pause_and_goes_on(hasty_
 
 @pytest.mark.spec("SA-050", "SA-156", "SA-157")
 @pytest.mark.parametrize("damage", ["flipped", "shortened", "missing"])
-async def test_a_damaged_archive_is_told_of_and_needs_force_to_be_replaced(
-    plane: Plane, api: Api, damage: str
-) -> None:
+async def test_a_damaged_archive_is_told_of_and_needs_force_to_be_replaced(plane: Plane, api: Api, damage: str) -> None:
     sandbox = await api.ready_sandbox(persistenceMode="SNAPSHOT")
     await said(api, sandbox, "head -c 100000 /dev/urandom > data")
     await pause(api, sandbox)
@@ -375,8 +371,6 @@ async def test_a_paused_sandbox_that_is_terminated_keeps_its_volume_and_runs_not
 
 async def _revision(api: Api, **body: Any) -> str:
     digest = f"example.test/image@sha256:{'0' * 64}"
-    answer = await api.post(
-        "/sandbox-template/revision", templateId=api.ids.template, imageDigest=digest, **body
-    )
+    answer = await api.post("/sandbox-template/revision", templateId=api.ids.template, imageDigest=digest, **body)
     revision_id: str = expect(answer, 201)["revision"]["revisionId"]
     return revision_id

@@ -28,8 +28,10 @@ _MOUNT_SECONDS = 30.0
 _UNMOUNT_SECONDS = 20.0
 _FLUSH_SECONDS = 20.0
 _LOOK_SECONDS = 0.02
+_DIRECTORY_MODE = "20000775"
+"""2775 as rclone understands it: the set-group-id bit has another place in Go's modes."""
 _OPTIONS = (
-    *("--file-perms", "0664", "--dir-perms", "2775", "--umask", "0", "--no-modtime", "--allow-other"),
+    *("--file-perms", "0664", "--dir-perms", _DIRECTORY_MODE, "--umask", "0", "--no-modtime", "--allow-other"),
     # Written back when the file is closed, before close returns.
     *("--vfs-cache-mode", "writes", "--vfs-write-back", "0s", "--vfs-cache-max-age", "1m"),
     # How soon one sandbox sees what another one wrote.

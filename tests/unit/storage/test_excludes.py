@@ -16,7 +16,24 @@ from atoll.storage.listing import matcher
 _NAMES = st.sampled_from(["a", "b", "build", "tmp", "x.log", "node_modules", "a b", ".hidden", "[x]"])
 _PATHS = st.lists(_NAMES, min_size=1, max_size=4).map("/".join)
 _PIECES = st.sampled_from(
-    ["a", "b", "build", "tmp", "*.log", "node_modules", "*", "**", "?", "[ab]", "[!a]", "x.*", ".*", "\\a", "a b", "\\[x]"]
+    [
+        "a",
+        "b",
+        "build",
+        "tmp",
+        "*.log",
+        "node_modules",
+        "*",
+        "**",
+        "?",
+        "[ab]",
+        "[!a]",
+        "x.*",
+        ".*",
+        "\\a",
+        "a b",
+        "\\[x]",
+    ]
 )
 _PATTERNS = st.builds(
     lambda negated, rooted, pieces, folder: negated + rooted + "/".join(pieces) + folder,
@@ -91,9 +108,7 @@ def test_patterns_exclude_what_git_ignores(repository: Path, paths: list[str], p
         ("# a comment", [], ["# a comment"]),
     ],
 )
-def test_a_name_a_glob_and_a_path_each_exclude(
-    pattern: str, excluded_paths: list[str], kept_paths: list[str]
-) -> None:
+def test_a_name_a_glob_and_a_path_each_exclude(pattern: str, excluded_paths: list[str], kept_paths: list[str]) -> None:
     assert _kept({*excluded_paths, *kept_paths}, [pattern]) == set(kept_paths)
 
 
