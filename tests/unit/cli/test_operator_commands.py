@@ -1,0 +1,177 @@
+"""The commands of an operator: one JSON value and nothing else, ids that stay, errors in one line."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from atoll.cli import bootstrap
+from atoll.cli.main import app
+from atoll.domain.identity import Role, Scope, TokenKind
+from atoll.ops.access import hash_token
+
+IMAGES = [f"atoll/default@sha256:{digit * 64}" for digit in "12"]
+
+
+@pytest.fixture(autouse=True)
+def image(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Stands in for the build of the default image, which takes minutes; a test may change what is built."""
+    built = [IMAGES[0]]
+
+    async def ensure(settings: Any) -> str:
+        settings.data_dir.mkdir(parents=True, exist_ok=True)
+        return built[0]
+
+    monkeypatch.setattr(bootstrap, "_default_image", ensure)
+    for name in ("ATOLL_DATABASE_URL", "ATOLL_REGIONS", "ATOLL_DATA_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    return built
+
+
+def atoll(*words: str) -> Result:
+    return CliRunner().invoke(app, list(words))
+
+
+def answer(*words: str) -> dict[str, Any]:
+    """The one JSON value that a command prints."""
+    result = atoll(*words, "--json")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.count("\n") == 1
+    value: dict[str, Any] = json.loads(result.stdout)
+    return value
+
+
+def rows(folder: Path, statement: str) -> list[tuple[Any, ...]]:
+    connection = sqlite3.connect(folder / "atoll.db")
+    try:
+        return connection.execute(statement).fetchall()
+    finally:
+        connection.close()
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> dict[str, Any]:
+    return answer("bootstrap", "--data-dir", str(tmp_path))
+
+
+def test_bootstrap_makes_an_account_that_can_be_worked_with(made: dict[str, Any], tmp_path: Path) -> None:
+    assert set(made) == {"token", "accountId", "userId", "appId", "templateId", "region"}
+    assert made["region"] == "local"
+    ((digest,),) = rows(tmp_path, "SELECT image_digest FROM revisions")
+    assert digest == IMAGES[0]
+    ((role, scopes),) = rows(tmp_path, "SELECT role, scopes FROM tokens")
+    assert role == "admin"
+    assert set(json.loads(scopes)) == {str(scope) for scope in Scope}
+
+
+def test_bootstrap_again_keeps_the_ids_and_issues_a_fresh_token(made: dict[str, Any], tmp_path: Path) -> None:
+    again = answer("bootstrap", "--data-dir", str(tmp_path))
+    assert {**again, "token": ""} == {**made, "token": ""}
+    assert again["token"] != made["token"]
+    assert len(rows(tmp_path, "SELECT 1 FROM revisions")) == 1
+    hashes = {hash_ for (hash_,) in rows(tmp_path, "SELECT hash FROM tokens WHERE revoked_at IS NULL")}
+    assert hashes == {hash_token(made["token"]), hash_token(again["token"])}
+
+
+def test_bootstrap_pins_a_new_default_image_in_a_new_revision(
+    made: dict[str, Any], tmp_path: Path, image: list[str]
+) -> None:
+    image[0] = IMAGES[1]
+    assert answer("bootstrap", "--data-dir", str(tmp_path))["templateId"] == made["templateId"]
+    assert rows(tmp_path, "SELECT revision, image_digest FROM revisions ORDER BY revision") == [
+        (1, IMAGES[0]),
+        (2, IMAGES[1]),
+    ]
+
+
+def test_bootstrap_of_another_account_shares_nothing_with_the_first(made: dict[str, Any], tmp_path: Path) -> None:
+    other = answer("bootstrap", "--data-dir", str(tmp_path), "--account", "other")
+    assert not {value for key, value in other.items() if key != "region"} & set(made.values())
+
+
+@pytest.mark.spec("SA-436")
+def test_no_token_is_kept_readable(made: dict[str, Any], tmp_path: Path) -> None:
+    secret = made["token"].removeprefix("atoll_").encode()
+    assert len(secret) >= 43
+    assert not [file for file in tmp_path.rglob("*") if file.is_file() and secret in file.read_bytes()]
+
+
+@pytest.mark.parametrize("kind", list(TokenKind))
+@pytest.mark.parametrize("role", list(Role))
+def test_a_token_of_any_kind_and_role_is_issued(
+    made: dict[str, Any], tmp_path: Path, kind: TokenKind, role: Role
+) -> None:
+    issued = answer(
+        "token", "create", "--data-dir", str(tmp_path), "--kind", kind, "--role", role, "--scopes", "quave:read"
+    )
+    assert set(issued) == {"token", "principalId"}
+    assert issued["principalId"] == made["userId"]
+    found = rows(tmp_path, f"SELECT kind, role, scopes FROM tokens WHERE hash = '{hash_token(issued['token'])}'")
+    assert found == [(kind.value, role.value, '["quave:read"]')]
+
+
+def test_another_user_is_made_once(made: dict[str, Any], tmp_path: Path) -> None:
+    words = ("token", "create", "--data-dir", str(tmp_path), "--user", "ada")
+    first, again = answer(*words), answer(*words)
+    assert first["principalId"] == again["principalId"] != made["userId"]
+    assert first["token"] != again["token"]
+
+
+def test_an_app_is_made_once(made: dict[str, Any], tmp_path: Path) -> None:
+    words = ("app", "create", "--data-dir", str(tmp_path), "--name", "web")
+    assert answer(*words) == answer(*words) != {"appId": made["appId"]}
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("token", "create", "--scopes", "quave:everything"), "quave:everything"),
+        (("token", "create", "--scopes", ""), "--scopes"),
+        (("token", "create", "--scopes", " , "), "--scopes"),
+        (("token", "create", "--account", "no[body]"), "no[body]"),
+        (("app", "create", "--name", "web", "--account", "[/red]"), "[/red]"),
+        (("token", "create", "--database-url", "mysql://me:hunter2@host/db"), "ATOLL_DATABASE_URL"),
+        (("token", "create", "--database-url", "postgresql://me:hunter2@127.0.0.1:9/db"), "database"),
+    ],
+)
+def test_an_error_is_one_line_or_one_value_and_status_1(
+    made: dict[str, Any], tmp_path: Path, words: tuple[str, ...], says: str
+) -> None:
+    plain = atoll(*words, "--data-dir", str(tmp_path))
+    assert plain.exit_code == 1
+    assert plain.stdout == ""
+    assert plain.stderr.startswith("error: ") and says in plain.stderr
+    assert plain.stderr.count("\n") == 1
+    value = atoll(*words, "--data-dir", str(tmp_path), "--json")
+    assert value.exit_code == 1
+    assert says in json.loads(value.stdout)["error"]
+    assert "hunter2" not in plain.output + value.output
+    assert len(rows(tmp_path, "SELECT 1 FROM tokens")) == 1, "nothing was issued"
+
+
+def test_a_data_directory_that_cannot_be_made_is_an_error_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    result = atoll("token", "create", "--data-dir", str(tmp_path / "file" / "data"))
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.count("\n") == 1 and "error: " in result.stderr
+
+
+@pytest.mark.parametrize(
+    "words", [("token", "create", "--kind", "king"), ("token", "create", "--role", "king"), ("x",)]
+)
+def test_what_typer_refuses_has_status_2(tmp_path: Path, words: tuple[str, ...]) -> None:
+    assert atoll(*words, "--data-dir", str(tmp_path)).exit_code == 2
+
+
+def test_the_version_is_one_value_too() -> None:
+    assert set(answer("version")) == {"version"}
+
+
+def test_the_file_of_settings_counts_for_commands(tmp_path: Path) -> None:
+    (tmp_path / "atoll.toml").write_text('regions = "eu-1"')
+    assert answer("bootstrap", "--data-dir", str(tmp_path))["region"] == "eu-1"
