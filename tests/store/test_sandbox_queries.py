@@ -93,7 +93,7 @@ async def test_a_new_life_drops_the_leases_of_its_runners_earlier_ones_and_no_ot
     assert await claim(store, "runner-1.life-2") == mine
 
 
-WORK = {S.REQUESTED, S.ALLOCATING, S.STARTING, S.RESUMING, S.TERMINATING}
+WORK = {S.REQUESTED, S.ALLOCATING, S.STARTING, S.RESUMING, S.SUSPENDING, S.TERMINATING}
 LEFT_OVER = {S.FAILED, S.TERMINATED, S.SUSPENDED}
 
 
