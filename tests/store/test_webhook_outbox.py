@@ -113,6 +113,13 @@ async def test_commands_that_end_with_their_sandbox_are_told_as_unknown(store: S
     assert b"exitCode" not in body
 
 
+@pytest.mark.spec("SA-288")
+async def test_an_execute_that_ends_with_its_sandbox_is_told_to_nobody(store: Store) -> None:
+    execution = await started(store, kind=ExecutionKind.EXECUTE)
+    await store.write(lambda tx: commands.end_all(tx, execution.sandbox_id, reason=EndReason.KILLED))
+    assert await outbox(store) == []
+
+
 async def test_the_end_and_what_is_told_of_it_are_written_together_or_not_at_all(store: Store) -> None:
     execution = await started(store)
 
