@@ -116,13 +116,13 @@ def delete_volume(opened: OpenPoint, volume_id: str) -> None:
 
 def probe(opened: OpenPoint, key: str) -> None:
     """Write, read and delete a small object; raises `StorageFailed` when the bucket does not allow all three."""
-    store = opened.store()
     try:
+        store = opened.store()
         obstore.put(store, key, b"atoll")
         if bytes(obstore.get(store, key).bytes()) != b"atoll":
             raise StorageFailed("an object came back changed")
         obstore.delete(store, key)
-    except (BaseError, OSError) as error:
+    except (BaseError, OSError, ValueError) as error:  # ValueError: a name or prefix that no bucket has
         raise StorageFailed(f"{type(error).__name__}: {error}") from error
 
 

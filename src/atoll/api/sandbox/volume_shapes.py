@@ -45,7 +45,7 @@ class ListVolumesQuery(Query):
     """Which volumes to list."""
 
     account_id: AccountId
-    region: Annotated[str | None, Field(max_length=64, description="Those of one region.")] = None
+    region: Annotated[str | None, Field(max_length=64, pattern=_NO_NUL, description="Those of one region.")] = None
 
 
 class VolumeQuery(Query):
