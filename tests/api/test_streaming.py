@@ -3,30 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
-import httpx
-import uvicorn
-from tests.plane import Api, Plane, decoded, expect, until
-
-
-@asynccontextmanager
-async def served(plane: Plane) -> AsyncIterator[Api]:
-    """The application behind uvicorn on loopback."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(plane.app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=2)
-    server = uvicorn.Server(config)
-    serving = asyncio.create_task(server.serve([listener]))
-    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    try:
-        async with httpx.AsyncClient(base_url=url, timeout=60) as client:
-            yield Api(client, plane.api.token, plane.api.ids, plane.shapes)
-    finally:
-        server.should_exit = True
-        await serving
-        listener.close()
+from tests.plane import Plane, decoded, expect, until
+from tests.served import served
 
 
 async def test_output_of_many_megabytes_arrives_whole_page_by_page(plane: Plane) -> None:
