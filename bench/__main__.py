@@ -102,7 +102,9 @@ def main() -> int:
         shutil.rmtree(work, ignore_errors=True)
     # The date of the report is the machine's own clock: it says when, and nothing depends on it.
     taken = report.Report(datetime.now(UTC), machine.examine(), arguments.quick, results, failures)
-    report.write(taken, RESULTS)
+    # A quick or partial run must not take the place of the figures that the README shows.
+    whole = not arguments.quick and not arguments.only
+    report.write(taken, RESULTS, "latest" if whole else "partial")
     if arguments.update_readme:
         README.write_text(report.update_readme(README.read_text(), report.markdown(taken)))
     for name, reason in failures.items():

@@ -45,14 +45,14 @@ def show(result: Result, console: Console) -> None:
         console.print(f"  [dim]{escape(note)}[/dim]")
 
 
-def write(report: Report, folder: Path) -> None:
-    """`latest.json` and `latest.md`, each whole or not at all."""
+def write(report: Report, folder: Path, name: str) -> None:
+    """`NAME.json` and `NAME.md`, each whole or not at all."""
     folder.mkdir(parents=True, exist_ok=True)
     value = asdict(report) | {"at": report.at.isoformat(timespec="seconds")}
-    for name, text in (("latest.json", json.dumps(value, indent=1) + "\n"), ("latest.md", markdown(report))):
-        temporary = folder / f"{name}.tmp"
+    for suffix, text in (("json", json.dumps(value, indent=1) + "\n"), ("md", markdown(report))):
+        temporary = folder / f"{name}.{suffix}.tmp"
         temporary.write_text(text)
-        temporary.replace(folder / name)
+        temporary.replace(folder / f"{name}.{suffix}")
 
 
 def markdown(report: Report) -> str:
