@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
-
 from bench.figures import Result, summarize
 from bench.machine import Machine
 from bench.report import Report, markdown, update_readme
