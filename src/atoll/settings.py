@@ -94,7 +94,7 @@ class Settings(BaseSettings):
     @property
     def store_url(self) -> str:
         """The URL of the database."""
-        return self.database_url or f"sqlite:///{self.data_dir.absolute() / 'atoll.db'}"
+        return self.database_url or f"sqlite:///{self.data_dir / 'atoll.db'}"
 
     @field_validator("regions", mode="before")
     @classmethod
@@ -116,6 +116,11 @@ class Settings(BaseSettings):
         if isinstance(value, str):
             value = json.loads(value or "{}")
         return {host.lower(): destination for host, destination in value.items()} if isinstance(value, dict) else value
+
+    @field_validator("data_dir", "image_dir")
+    @classmethod
+    def _from_the_root(cls, value: Path) -> Path:
+        return value.absolute()  # it is handed to programs that work elsewhere
 
     @field_validator("database_url")
     @classmethod

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated
 
 import typer
@@ -35,7 +39,8 @@ def serve(
     with reported_errors(as_json=as_json):
         host, port = _address(listen)
         settings = load_settings(data_dir, database_url=database_url)
-        uvloop.run(_serve(settings, host, port, as_json=as_json))
+        with _bind(host, port) as listening:
+            uvloop.run(_serve(settings, listening, as_json=as_json))
 
 
 def _address(listen: str) -> tuple[str, int]:
@@ -45,30 +50,55 @@ def _address(listen: str) -> tuple[str, int]:
     return host.strip("[]") or "127.0.0.1", int(port)
 
 
+def _bind(host: str, port: int) -> socket.socket:
+    """Listen before anything is started, so that an address in use is told at once and in words."""
+    try:
+        return socket.create_server(
+            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=2048
+        )
+    except (OSError, OverflowError) as error:
+        raise Invalid(f"Cannot listen on {host}:{port}: {error}.", field="listen") from error
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's, but it does not raise the signal again once it has drained: that would end this process before the
+    control plane is closed."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Drain on SIGTERM and SIGINT."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.handle_exit, number, None)
+        try:
+            yield
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+
+
 async def _until_started(server: uvicorn.Server, serving: asyncio.Task[None]) -> None:
     """Wait until the server listens or has given up; uvicorn offers a flag and no event."""
     while not server.started and not serving.done():  # noqa: ASYNC110 - see above
         await asyncio.sleep(0.01)
 
 
-async def _serve(settings: Settings, host: str, port: int, *, as_json: bool) -> None:
+async def _serve(settings: Settings, listening: socket.socket, *, as_json: bool) -> None:
     async with await compose.ControlPlane.open(settings) as plane:
         config = uvicorn.Config(
             create_app(plane.services, readiness=plane.readiness),
-            host=host,
-            port=port,
             access_log=False,
             log_config=None,
             lifespan="off",
             timeout_graceful_shutdown=_DRAIN_SECONDS,
             timeout_keep_alive=75,
         )
-        server = uvicorn.Server(config)
-        serving = asyncio.create_task(server.serve())
+        server = _Server(config)
+        serving = asyncio.create_task(server.serve(sockets=[listening]))
         await _until_started(server, serving)
         if server.started:
-            bound = server.servers[0].sockets[0].getsockname()
-            url = f"http://{host if ':' not in host else f'[{host}]'}:{bound[1]}"
+            host, port = listening.getsockname()[:2]
+            url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
             if as_json:
                 emit({"url": url, "dataDir": str(settings.data_dir)}, as_json=True, text=str)
             else:

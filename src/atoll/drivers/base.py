@@ -1,7 +1,7 @@
 """The interface of a driver: everything the control plane asks of whatever makes sandboxes.
 
-Workers and ops call it; drivers implement it and pass `atoll.drivers.contract`. A driver keeps no truth in memory: after
-a restart of the control plane it finds its instances again by looking. Every call is idempotent by `instance_id`,
+Workers and ops call it; drivers implement it and pass `atoll.drivers.contract`. A driver keeps no truth in memory:
+after a restart of the control plane it finds its instances again by looking. Every call is idempotent by `instance_id`,
 which the caller makes before the work, and has a time limit of its own. Failures are `RuntimeFailure` with a code.
 """
 
@@ -74,8 +74,8 @@ class Observation:
 class AgentConnection(Protocol):
     """One multiplexed connection to the agent of one instance. Safe for concurrent use on one event loop.
 
-    Every method raises `RuntimeFailure(AGENT_UNREACHABLE)` when the connection is or gets lost, and the agent's own refusals with their
-    codes (EXECUTION_NOT_FOUND, EXECUTION_EXITED, TOO_MANY_EXECUTIONS, INVALID_REQUEST).
+    Every method raises `RuntimeFailure(AGENT_UNREACHABLE)` when the connection is or gets lost, and the agent's own
+    refusals with their codes (EXECUTION_NOT_FOUND, EXECUTION_EXITED, TOO_MANY_EXECUTIONS, INVALID_REQUEST).
     """
 
     @property

@@ -1,7 +1,7 @@
 """The open connections to agents: one per instance, made when it is first needed and again after it was lost.
 
-Ops ask for a connection; the watch worker is told of every command that ends and every connection that is lost. Holds no
-truth: dropping all of it costs a reconnect.
+Ops ask for a connection; the watch worker is told of every command that ends and every connection that is lost. Holds
+no truth: dropping all of it costs a reconnect.
 """
 
 from __future__ import annotations

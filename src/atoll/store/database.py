@@ -18,6 +18,7 @@ from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
+from atoll.domain.errors import ErrorCode, RuntimeFailure
 from atoll.store.wakes import Wakes
 
 T = TypeVar("T")
@@ -26,6 +27,8 @@ _BUSY_TIMEOUT_SECONDS = 15
 _ATTEMPTS = 5
 _READ_THREADS = 3
 _POSTGRES_WRITE_THREADS = 8
+_POSTGRES_DISK_FULL = "53100"
+_DISK_RETRY_AFTER_SECONDS = 30
 _RETRIED_POSTGRES_STATES = frozenset({"40001", "40P01", "23505"})
 """Serialization failure, deadlock, and a uniqueness that a concurrent find-or-add was first to take: it finds next."""
 NOTIFY_CHANNEL = "atoll_wakes"
@@ -118,7 +121,7 @@ class Database:
                 return attempt(function)
             except DBAPIError as error:
                 if not _worth_retrying(error):
-                    raise
+                    raise _translated(error) from error
         return attempt(function)
 
     def _attempt_write(self, function: Callable[[Transaction], T]) -> tuple[T, list[str]]:
@@ -165,6 +168,17 @@ def _configure_sqlite(connection: Any, record: Any) -> None:
     cursor.execute("PRAGMA synchronous = FULL")
     cursor.execute("PRAGMA foreign_keys = ON")
     cursor.close()
+
+
+def _translated(error: DBAPIError) -> Exception:
+    """A full disk in the domain's words, since a caller can do something about it; anything else as it is."""
+    if getattr(error.orig, "sqlstate", None) == _POSTGRES_DISK_FULL or "disk is full" in str(error.orig):
+        return RuntimeFailure(
+            "The disk of the server is full; nothing was changed. Free some space and retry.",
+            code=ErrorCode.SANDBOX_NOT_READY,
+            retry_after_seconds=_DISK_RETRY_AFTER_SECONDS,
+        )
+    return error
 
 
 def _worth_retrying(error: DBAPIError) -> bool:
