@@ -15,12 +15,14 @@ from uuid import UUID
 
 from tests.samples import NOW
 
-from atoll.domain.command import CommandOutput, CommandResult, CommandState, EndReason, PtySize
+from atoll.domain.command import AgentStats, CommandOutput, CommandResult, CommandState, EndReason, PtySize, Started
 from atoll.domain.errors import ErrorCode, RuntimeFailure
-from atoll.drivers.base import AgentConnection, AgentStats, InstanceSpec, Observation, Observed, Started
+from atoll.drivers.base import AgentConnection, InstanceSpec, Observation, Observed
 from atoll.drivers.connections import AgentConnections
 from atoll.ops.services import Services
+from atoll.sealing import Sealer
 from atoll.settings import Settings
+from atoll.storage.volumes import VolumeData
 from atoll.store.database import Database
 from atoll.system import random_id
 
@@ -262,6 +264,7 @@ class ScriptedDriver:
 
 def services_of(database: Database, driver: ScriptedDriver, data_dir: Path, **settings: Any) -> Services:
     """The services of one life of a control plane over the scripted world; what no worker here uses is None."""
+    sealer = Sealer(b"s" * 32)
     values: dict[str, Any] = {
         "settings": Settings(data_dir=data_dir, **settings),
         "database": database,
@@ -271,6 +274,8 @@ def services_of(database: Database, driver: ScriptedDriver, data_dir: Path, **se
         "clock": database.clock,
         "new_id": random_id,
         "fingerprint_key": b"k" * 32,
+        "sealer": sealer,
+        "volumes": VolumeData(data_dir, sealer),
     }
     wanted: dict[str, Any] = {field.name: values.get(field.name) for field in fields(Services)}
     return Services(**wanted)

@@ -8,7 +8,7 @@ However that goes, the ordinary passes of a later life must arrive where an undi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from enum import Enum
@@ -61,7 +61,7 @@ class Faults:
         for name in DRIVER_CALLS:
             setattr(self.world.driver, name, self._step(name, getattr(self.world.driver, name)))
         database = self.world.store.database
-        database.write = self._step("write", database.write)  # type: ignore[method-assign]  # to count and to harm
+        database.write = self._step("write", database.write)  # type: ignore[method-assign, assignment]  # to count and to harm
 
     def _step(self, name: str, call: Callable[[Any], Awaitable[Any]]) -> Callable[[Any], Awaitable[Any]]:
         async def step(subject: Any) -> Any:
@@ -109,7 +109,7 @@ def _made(folder: Path) -> Path:
     return folder
 
 
-Script = Callable[[World], Awaitable[Sandbox]]
+Script = Callable[[World], Coroutine[Any, Any, Sandbox]]
 
 
 async def boot(world: World) -> Sandbox:
@@ -166,7 +166,7 @@ SCRIPTS: dict[str, tuple[Script, dict[str, int], set[SandboxStatus]]] = {
 
 async def run(script: Script, world: World, faults: Faults) -> None:
     """Run the script to its end, to its death, or to an error that reaches the caller."""
-    running = asyncio.create_task(script(world))  # type: ignore[arg-type]  # a script is a coroutine function
+    running = asyncio.create_task(script(world))
     death = asyncio.create_task(faults.died.wait())
     await asyncio.wait({running, death}, return_when=asyncio.FIRST_COMPLETED, timeout=20)
     for task in (running, death):
