@@ -9,6 +9,7 @@ from binascii import b2a_base64
 from typing import Any
 
 import orjson
+import pybase64
 from starlette.responses import Response
 
 from atoll.domain.command import CommandEvent, CommandOutput, CommandResult, Exit, Init, Output
@@ -270,4 +271,5 @@ def _present(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _base64(data: bytes) -> str:
-    return b2a_base64(data, newline=False).decode("ascii")
+    # pybase64 is seventy times as fast as the standard library, which took half the time of an answer of 1 MiB.
+    return pybase64.b64encode_as_string(data)
