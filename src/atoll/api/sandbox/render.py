@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from binascii import b2a_base64
 from typing import Any
 
 import orjson
