@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -27,8 +28,6 @@ async def resume(api: Api, sandbox: dict[str, Any]) -> dict[str, Any]:
 
 
 async def said(api: Api, sandbox: dict[str, Any], script: str) -> str:
-    import base64
-
     result = await api.execute(sandbox["sandboxId"], "sh", "-c", script)
     assert result["exitCode"] == 0, result
     return base64.b64decode(result.get("stdout", "")).decode()

@@ -38,7 +38,19 @@ _OPTIONS = (
     *("--dir-cache-time", "1s", "--attr-timeout", "1s", "--poll-interval", "0"),
     *("--config", "/dev/null", "--log-level", "ERROR", "--use-mmap", "--buffer-size", "4M"),
 )
+_LOG = "rclone.log"
+_LOG_BYTES = 2_000
 _RESTING_MEMORY = "32MiB"
+
+
+def _detached(argv: list[str]) -> list[str]:
+    """The command line that starts a program which outlives its starter, and returns at once.
+
+    Raises `ProgramMissing` at once, since the wrapper would hide it.
+    """
+    if shutil.which(argv[0]) is None:
+        raise process.ProgramMissing(argv[0], "cannot be executed (not found)")
+    return ["sh", "-c", 'exec setsid --fork "$@" </dev/null >/dev/null 2>&1', "sh", *argv]
 
 
 class VolumeMounts:
@@ -67,6 +79,7 @@ class VolumeMounts:
                 made.mkdir(mode=0o700, parents=True, exist_ok=True)
             source = self._source(opened, volume)
             await process.run(self._argv(source, folder, volume), timeout=_MOUNT_SECONDS, env=self._environment(opened))
+            await self._mounted(folder)
         except (process.ProgramError, OSError) as error:
             _log.warning("a volume cannot be mounted", instance_id=instance_id, error=str(error))
             await self.detach(instance_id)
@@ -101,10 +114,25 @@ class VolumeMounts:
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(self._cache / instance_id)
 
+    async def _mounted(self, folder: Path) -> None:
+        """Wait until rclone serves. Raises `OSError` when it gave up or takes too long."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_MOUNT_SECONDS):
+                # It outlives us, so it is no child of ours that could be waited on.
+                while not self._is_mounted(folder):
+                    if not self._servers(folder):
+                        break
+                    await asyncio.sleep(_LOOK_SECONDS)
+        if not self._is_mounted(folder):
+            log = self._cache / folder.name / _LOG
+            said = log.read_text("utf-8", "replace")[-_LOG_BYTES:] if log.exists() else "nothing"
+            raise OSError(f"rclone did not mount and said: {said}")
+
     def _argv(self, source: str, folder: Path, volume: SharedVolume) -> list[str]:
         return [
-            *("rclone", "mount", source, str(folder), "--daemon", "--daemon-wait", f"{_MOUNT_SECONDS:g}s"),
+            *_detached(["rclone", "mount", source, str(folder)]),
             *("--uid", str(volume.uid), "--gid", str(volume.gid), "--cache-dir", str(self._cache / folder.name)),
+            *("--log-file", str(self._cache / folder.name / _LOG)),
             *_OPTIONS,
         ]
 
@@ -121,7 +149,7 @@ class VolumeMounts:
         point = opened.point
         environment = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "GOMEMLIMIT": _RESTING_MEMORY}
         if point.kind is PointKind.FOLDER:
-            return environment | {"RCLONE_LOCAL_NO_SET_MODTIME": "true", "RCLONE_LOCAL_NO_CHECK_UPDATED": "true"}
+            return environment
         environment |= {
             "RCLONE_S3_PROVIDER": "AWS" if point.endpoint is None else "Other",
             "RCLONE_S3_REGION": point.bucket_region or "us-east-1",
@@ -152,7 +180,7 @@ class VolumeMounts:
             if entry.name.isdecimal():
                 with contextlib.suppress(OSError):
                     words = Path(entry.path, "cmdline").read_bytes().split(b"\0")
-                    if words[1:2] == [b"mount"] and os.fsencode(folder) == (words[3:4] or [b""])[0]:
+                    if b"mount" in words and os.fsencode(folder) in words[words.index(b"mount") :]:
                         found.append(int(entry.name))
         return found
 

@@ -15,26 +15,9 @@ from atoll.storage.listing import matcher
 
 _NAMES = st.sampled_from(["a", "b", "build", "tmp", "x.log", "node_modules", "a b", ".hidden", "[x]"])
 _PATHS = st.lists(_NAMES, min_size=1, max_size=4).map("/".join)
-_PIECES = st.sampled_from(
-    [
-        "a",
-        "b",
-        "build",
-        "tmp",
-        "*.log",
-        "node_modules",
-        "*",
-        "**",
-        "?",
-        "[ab]",
-        "[!a]",
-        "x.*",
-        ".*",
-        "\\a",
-        "a b",
-        "\\[x]",
-    ]
-)
+_WORDS = ["a", "b", "build", "tmp", "node_modules", "a b"]
+_GLOBS = ["*.log", "*", "**", "?", "[ab]", "[!a]", "x.*", ".*", "\\a", "\\[x]"]
+_PIECES = st.sampled_from([*_WORDS, *_GLOBS])
 _PATTERNS = st.builds(
     lambda negated, rooted, pieces, folder: negated + rooted + "/".join(pieces) + folder,
     st.sampled_from(["", "", "", "!"]),
