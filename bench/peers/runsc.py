@@ -91,6 +91,7 @@ class Runsc:
             shared,
             namespace=Path("/run/netns") / name,
             hostname="bench",
+            pid_limit=4_096,
         )
         (paths.bundle / "config.json").write_text(json.dumps(config))
         return paths

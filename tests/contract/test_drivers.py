@@ -39,7 +39,7 @@ class TestGvisorDriver(DriverContract):
 
 
 @pytest.mark.gvisor
-@pytest.mark.spec("SA-029", "SA-030", "SA-099", "SA-100", "SA-404", "SA-405", "SA-409", "SA-410")
+@pytest.mark.spec("SA-029", "SA-030", "SA-099", "SA-100", "SA-404", "SA-405", "SA-406", "SA-407", "SA-409", "SA-410")
 class TestGvisorIsolation(IsolationContract):
     @pytest.fixture
     async def rig(self, image_digest: str, traits: RunscTraits, runsc: Path) -> AsyncIterator[GvisorRig]:

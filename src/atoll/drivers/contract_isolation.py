@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 from dataclasses import dataclass
 from typing import Protocol
 from uuid import uuid4
@@ -45,6 +46,13 @@ server = socket.create_server(("::", int(sys.argv[1])), family=socket.AF_INET6, 
 while True: server.accept()[0].sendall(b"hello")
 """
 _ALLOCATE = "block = bytearray(%d)\nfor i in range(0, len(block), 4096): block[i] = 1\nprint('done')"
+_FILL = """
+import os, time
+while True:
+    try:
+        if os.fork() == 0: time.sleep(60); os._exit(0)
+    except OSError: time.sleep(0.05)
+"""
 _FORK = """
 import os, time
 made = 0
@@ -178,6 +186,29 @@ class IsolationContract:
             result = await run(agent, "python3", "-c", script)
             assert 20 < int(result.stdout) <= 40
         assert (await run(agent, "true")).state.exit_code == 0
+
+    @pytest.mark.spec("SA-406")
+    async def test_the_supervisor_has_a_process_limit_of_its_own(self, rig: Rig) -> None:
+        agent = await created(rig, pid_limit=20)
+        full = uuid4()
+        await agent.start(full, ["python3", "-c", _FILL])
+
+        async def refused() -> bool:
+            return (await run(agent, "sh", "-c", "/bin/true & wait $!")).state.exit_code != 0
+
+        await until(refused)
+        assert (await agent.stats()).processes >= 20
+        await agent.signal(full, signal.SIGKILL)
+        await agent.watch(full)
+        assert (await run(agent, "true")).state.exit_code == 0
+
+    @pytest.mark.spec("SA-407")
+    async def test_a_very_small_process_limit_keeps_the_sandbox_from_starting(self, rig: Rig) -> None:
+        with pytest.raises(RuntimeFailure) as failure:
+            await created(rig, pid_limit=1)
+        assert not failure.value.code.retryable
+        await rig.driver.cleanup("one")
+        assert rig.remains("one") == []
 
     @pytest.mark.spec("SA-404", "SA-409", "SA-410")
     @pytest.mark.parametrize("folder", ["/workspace", "/tmp"])  # noqa: S108 - inside the sandbox

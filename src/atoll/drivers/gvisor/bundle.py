@@ -92,6 +92,7 @@ def config(
     *,
     namespace: Path,
     hostname: str,
+    pid_limit: int,
     mounts: Sequence[HostMount] = (),
 ) -> dict[str, Any]:
     """The OCI configuration.
@@ -110,6 +111,8 @@ def config(
             "env": environment(image),
             "cwd": "/",
             "noNewPrivileges": True,
+            # For the agent's uid; it sets the same for the uid of the commands, which is counted apart (SA-406).
+            "rlimits": [{"type": "RLIMIT_NPROC", "soft": pid_limit, "hard": pid_limit}],
             "capabilities": {
                 "bounding": list(AGENT_CAPABILITIES),
                 "effective": list(AGENT_CAPABILITIES),

@@ -271,7 +271,14 @@ class GvisorDriver:
         pid_limit = spec.pid_limit or self._settings.default_pid_limit
         argv = bundle.agent_argv(spec, image, pid_limit=pid_limit, memory_limit=limits.memory_bytes)
         config = bundle.config(
-            argv, image, paths, self._shared, namespace=namespace.path, hostname=_HOSTNAME, mounts=spec.mounts
+            argv,
+            image,
+            paths,
+            self._shared,
+            namespace=namespace.path,
+            hostname=_HOSTNAME,
+            pid_limit=pid_limit,
+            mounts=spec.mounts,
         )
         (paths.bundle / "config.json").write_text(json.dumps(config))
         paths.meminfo.write_text(bundle.meminfo(spec.zclouds * ZCLOUD_MEMORY_BYTES))

@@ -41,7 +41,7 @@ def spec(**changes: object) -> InstanceSpec:
 
 def config(**changes: object) -> dict[str, Any]:
     argv = bundle.agent_argv(spec(**changes), IMAGE, pid_limit=100, memory_limit=1)
-    return bundle.config(argv, IMAGE, PATHS, SHARED, namespace=Path("/run/netns/n"), hostname="sandbox")
+    return bundle.config(argv, IMAGE, PATHS, SHARED, namespace=Path("/run/netns/n"), hostname="sandbox", pid_limit=64)
 
 
 @pytest.mark.spec("SA-098")
