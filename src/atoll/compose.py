@@ -7,6 +7,7 @@ import fcntl
 import os
 import secrets
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -54,10 +55,10 @@ def make_driver(settings: Settings) -> Driver:
 class ControlPlane:
     """One running control plane: its services and its workers."""
 
-    def __init__(self, services: Services, workers: list[Worker], lock: int) -> None:
+    def __init__(self, services: Services, workers: list[Worker], taken: AsyncExitStack) -> None:
         self.services = services
         self._workers = workers
-        self._lock = lock
+        self._taken = taken
         self._tasks: list[asyncio.Task[None]] = []
 
     @classmethod
@@ -71,40 +72,45 @@ class ControlPlane:
     ) -> ControlPlane:
         """Take the data directory, bring the database up to date, start the driver and the workers."""
         settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = _lock_data_dir(settings.data_dir)
-        secret = load_secret(settings.secret_key_file or settings.data_dir / "secret.key")
-        wakes = Wakes()
-        database = await asyncio.to_thread(open_database, settings.store_url, clock=clock, wakes=wakes)
-        driver = driver or make_driver(settings)
-        sealer = Sealer(derive_key(secret, "sealed secrets"))
-        services = Services(
-            settings=settings,
-            database=database,
-            driver=driver,
-            agents=AgentConnections(driver),
-            wakes=wakes,
-            clock=clock,
-            new_id=new_id,
-            fingerprint_key=derive_key(secret, "command fingerprints"),
-            sealer=sealer,
-            destinations=Destinations(settings.webhook_test_destinations),
-            volumes=VolumeData(settings.data_dir, sealer),
-        )
-        runner_id = _runner_id(settings.data_dir, new_id)
-        await database.write(lambda tx: _drop_leases(tx, runner_id))
-        await database.write(lambda tx: sync_platform_points(tx, settings, new_id))
-        await driver.start()
-        workers: list[Worker] = [
-            SandboxWorker(services, f"{runner_id}.{secrets.token_hex(8)}"),
-            WatchWorker(services),
-            ExpiryWorker(services),
-            OrphanWorker(services),
-            PoolWorker(services),
-            ImageWorker(services),
-            PurgeWorker(services),
-            WebhookWorker(services, f"{runner_id}.{secrets.token_hex(8)}"),
-        ]
-        plane = cls(services, workers, lock)
+        # What was taken is given back in reverse order, also when a later step fails.
+        async with AsyncExitStack() as taken:
+            taken.callback(os.close, _lock_data_dir(settings.data_dir))
+            secret = load_secret(settings.secret_key_file or settings.data_dir / "secret.key")
+            wakes = Wakes()
+            database = await asyncio.to_thread(open_database, settings.store_url, clock=clock, wakes=wakes)
+            taken.push_async_callback(database.close)
+            driver = driver or make_driver(settings)
+            sealer = Sealer(derive_key(secret, "sealed secrets"))
+            services = Services(
+                settings=settings,
+                database=database,
+                driver=driver,
+                agents=AgentConnections(driver),
+                wakes=wakes,
+                clock=clock,
+                new_id=new_id,
+                fingerprint_key=derive_key(secret, "command fingerprints"),
+                sealer=sealer,
+                destinations=Destinations(settings.webhook_test_destinations),
+                volumes=VolumeData(settings.data_dir, sealer),
+            )
+            runner_id = _runner_id(settings.data_dir, new_id)
+            await database.write(lambda tx: _drop_leases(tx, runner_id))
+            await database.write(lambda tx: sync_platform_points(tx, settings, new_id))
+            taken.push_async_callback(driver.stop)
+            await driver.start()
+            taken.push_async_callback(services.agents.close)
+            workers: list[Worker] = [
+                SandboxWorker(services, f"{runner_id}.{secrets.token_hex(8)}"),
+                WatchWorker(services),
+                ExpiryWorker(services),
+                OrphanWorker(services),
+                PoolWorker(services),
+                ImageWorker(services),
+                PurgeWorker(services),
+                WebhookWorker(services, f"{runner_id}.{secrets.token_hex(8)}"),
+            ]
+            plane = cls(services, workers, taken.pop_all())
         plane._start()
         return plane
 
@@ -137,10 +143,7 @@ class ControlPlane:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for worker in self._workers:
             await worker.close()
-        await self.services.agents.close()
-        await self.services.driver.stop()
-        await self.services.database.close()
-        os.close(self._lock)
+        await self._taken.aclose()
 
     async def __aenter__(self) -> ControlPlane:
         """Enter a block that closes the control plane at its end."""
