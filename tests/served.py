@@ -15,7 +15,10 @@ from tests.plane import Api, Plane
 @asynccontextmanager
 async def served(plane: Plane) -> AsyncIterator[Api]:
     """Serve a control plane with uvicorn; the admin's calls go over the socket."""
-    listener = socket.create_server(("127.0.0.1", 0))
+    # With the protocol named, asyncio turns Nagle's delay off, as it does for `atoll serve`.
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.bind(("127.0.0.1", 0))
+    listener.listen()
     config = uvicorn.Config(plane.app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=2)
     server = uvicorn.Server(config)
     serving = asyncio.create_task(server.serve([listener]))
