@@ -199,7 +199,7 @@ async def _disk(machine: Machine) -> Finding:
 async def _default_image(machine: Machine) -> Finding:
     digest = default_image(machine.images)
     if digest is None:
-        return Finding("default image", Status.WARNING, "not built yet; `atoll serve` builds it (a minute or two)")
+        return Finding("default image", Status.WARNING, "not built yet (a minute or two)", "atoll image build")
     return Finding("default image", Status.OK, digest)
 
 

@@ -45,7 +45,7 @@ async def runsc_version(runsc: Path) -> str:
     try:
         completed = await run([str(runsc), "--version"], timeout=_VERSION_SECONDS)
     except ProgramError as error:
-        raise _failure("runsc is not installed, or does not work.") from error
+        raise _failure("runsc is not installed, or does not work; atoll doctor says how to mend it.") from error
     text = completed.stdout.decode("utf-8", "replace")
     words = text.splitlines()[0].split() if text else []
     version = words[-1] if words else "unknown"
