@@ -86,6 +86,11 @@ class NetworkControl:
     address_allowlist: tuple[str, ...]
     domain_allowlist: tuple[str, ...]
 
+    @property
+    def restricts(self) -> bool:
+        """Whether anything is to be kept from a sandbox; an empty domain list activates nothing (SA-199)."""
+        return self.enabled or bool(self.domain_allowlist)
+
 
 @dataclass(frozen=True, slots=True)
 class Template:

@@ -204,13 +204,14 @@ class SandboxWorker:
     async def _prepare(self, sandbox: Sandbox) -> Sandbox | None:
         """Make sure of the claimed instance, or of the image of a new one."""
         database = self._services.database
+        revision = await self._revision(sandbox)
+        _check_egress(revision)
         if sandbox.is_warm_allocation:
             try:
                 await self._services.agents.get(str(sandbox.instance_id))
             except RuntimeFailure:
                 return await self._replace_instance(sandbox)
             return await database.write(lambda tx: self._become_ready(tx, transition(tx, sandbox, Action.START)))
-        revision = await self._revision(sandbox)
         await self._unless_superseded(sandbox, self._services.driver.prepare_image(revision.image_digest))
         return await database.write(lambda tx: transition(tx, sandbox, Action.START))
 
@@ -373,3 +374,12 @@ class SandboxWorker:
                 if current is None or current.generation != sandbox.generation:
                     return
                 await listener.wait(1.0)
+
+
+def _check_egress(revision: Revision) -> None:
+    """Fail a sandbox whose egress is to be restricted: no driver enforces that yet, and an open one would be a lie."""
+    if revision.network_control is not None and revision.network_control.restricts:
+        raise RuntimeFailure(
+            "This deployment cannot restrict egress yet, so a revision with networkControl cannot run here.",
+            code=ErrorCode.INVALID_REQUEST,
+        )
