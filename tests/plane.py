@@ -42,7 +42,12 @@ PREFIX = "/api/public/v1"
 AGENT = Path(__file__).parents[1] / "src/atoll/agent/bin/atoll-agent"
 IMAGE = f"example.test/image@sha256:{'0' * 64}"
 MISSING_IMAGE = f"example.test/missing@sha256:{'1' * 64}"
-REGIONS = (Region("local"), Region("private", accounts=frozenset()), Region("bare", sandboxes=False))
+REGIONS = (
+    Region("local"),
+    Region("private", accounts=frozenset()),
+    Region("bare", sandboxes=False),
+    Region("dry", object_storage=False),
+)
 ALL_SCOPES = frozenset(str(scope) for scope in Scope)
 SANDBOX_SCOPES = frozenset({Scope.READ, Scope.DEPLOY, Scope.CONFIG, Scope.DANGEROUS})
 
