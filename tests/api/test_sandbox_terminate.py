@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 from tests.plane import Api, Plane, expect, refused, until
 
+from atoll.domain.sandbox import Sandbox
 from atoll.ops import sandbox_terminate
+from atoll.ops.services import Services
 
 pytestmark = pytest.mark.both_databases
 
@@ -59,21 +61,34 @@ async def test_one_that_never_ran_goes_by_failed_and_leaves_no_compute(plane: Pl
     await until(lambda: nothing_runs(plane))
 
 
+def overtake(plane: Plane, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
+    """Let another writer change the sandbox between the look of a terminate and its step."""
+    genuine = sandbox_terminate._begin
+
+    async def overtaken(services: Services, seen: Sandbox) -> Sandbox:
+        await plane.sql(f"UPDATE sandboxes SET generation = generation + 1, {change}")
+        return await genuine(services, seen)
+
+    monkeypatch.setattr(sandbox_terminate, "_begin", overtaken)
+
+
 @pytest.mark.spec("SA-145")
 async def test_a_status_change_that_races_with_it_answers_409_and_a_retry_succeeds(
     plane: Plane, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sandbox_id = (await api.ready_sandbox())["sandboxId"]
-    genuine = sandbox_terminate.begin_termination
-
-    def overtaken(tx, sandbox, reason):  # type: ignore[no-untyped-def]  # as the function it stands for
-        tx.connection.exec_driver_sql("UPDATE sandboxes SET generation = generation + 1")
-        return genuine(tx, sandbox, reason)
-
-    monkeypatch.setattr(sandbox_terminate, "begin_termination", overtaken)
+    overtake(plane, monkeypatch, "status = 'FAILED', error_code = 'UNKNOWN'")
     answer = await api.post("/sandbox/terminate", sandboxId=sandbox_id)
     assert refused(answer, 409)["error"] == "Sandbox is changing state"
     monkeypatch.undo()
+    assert expect(await api.post("/sandbox/terminate", sandboxId=sandbox_id), 200)["sandbox"]["status"] == "TERMINATED"
+
+
+async def test_a_command_that_begins_meanwhile_does_not_refuse_it(
+    plane: Plane, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sandbox_id = (await api.ready_sandbox())["sandboxId"]
+    overtake(plane, monkeypatch, "status = 'BUSY'")
     assert expect(await api.post("/sandbox/terminate", sandboxId=sandbox_id), 200)["sandbox"]["status"] == "TERMINATED"
 
 
