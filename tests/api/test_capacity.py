@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from tests.plane import Api, Plane, expect, open_plane, refused
+from tests.plane import IMAGE, Api, Plane, expect, open_plane, refused
 
 from atoll.settings import Settings
 
@@ -125,3 +125,22 @@ async def test_a_terminated_sandbox_makes_room(plane: Plane, api: Api) -> None:
         assert asyncio.get_running_loop().time() < deadline
         await asyncio.sleep(0.05)
     expect(answer, 201)
+
+
+@pytest.mark.spec("SA-428")
+async def test_the_limits_and_lifetimes_of_a_sandbox_hold_whether_or_not_the_account_is_at_its_ceiling(
+    plane: Plane, api: Api
+) -> None:
+    body = {"templateId": api.ids.template, "imageDigest": IMAGE, "pidLimit": 64, "ephemeralDiskMb": 128}
+    lifetimes = {"idleTimeoutSeconds": 300, "hardLifetimeSeconds": 600}
+    expect(await api.post("/sandbox-template/revision", **body, **lifetimes), 201)
+    for ceiling in (1, 50):
+        await limit_account(plane, ceiling)
+        idle = await api.ready_sandbox()
+        assert idle["resources"] == {"zClouds": 1, "pidLimit": 64, "ephemeralDiskMb": 128}
+        await plane.let_pass(301)
+        assert (await plane.ended(idle["sandboxId"]))["terminationReason"] == "IDLE_TIMEOUT"
+        busy = await api.ready_sandbox()
+        await api.start(busy["sandboxId"], "sleep", "60")
+        await plane.let_pass(601)
+        assert (await plane.ended(busy["sandboxId"]))["terminationReason"] == "HARD_LIFETIME"
