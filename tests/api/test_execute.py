@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.plane import IMAGE, MISSING_IMAGE, Api, Plane, decoded, expect, refused, until
 
+from atoll.agent import wire
 from atoll.domain.errors import ErrorCode, RuntimeFailure
 from atoll.ops import command_admission
 
@@ -365,3 +366,20 @@ async def test_a_paused_sandbox_at_capacity_stays_paused_and_so_says_the_refusal
     await plane.sql("UPDATE sandboxes SET status = 'SUSPENDING' WHERE id = :id", id=sandbox_id)
     answer = await api.post("/sandbox/execute", sandboxId=sandbox_id, command=["true"])
     assert refused(answer, 409)["data"]["retryable"] is True
+
+
+@pytest.mark.spec("SA-215")
+async def test_a_sandbox_deployed_without_our_agent_answers_409_and_is_left_alone(
+    plane: Plane, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sandbox = await api.ready_sandbox()
+    # What an agent of another time says is refused by the real client at its first frame.
+    monkeypatch.setattr(wire, "PROTOCOL_VERSION", wire.PROTOCOL_VERSION + 1)
+    [(instance_id,)] = await plane.sql("SELECT instance_id FROM sandboxes")
+    await plane.services.agents.drop(instance_id)
+    for path in ("execute", "command/start"):
+        body = refused(await api.post(f"/sandbox/{path}", sandboxId=sandbox["sandboxId"], command=["true"]), 409)
+        assert "agent" in body["error"]
+        assert body.get("data", {}).get("retryable") is not True
+    assert await plane.sql("SELECT id FROM commands") == []
+    assert (await api.sandbox(sandbox["sandboxId"]))["status"] == "READY"

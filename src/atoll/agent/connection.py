@@ -30,9 +30,9 @@ from atoll.agent.protocol import (
     RunAnswer,
     TooManyPendingError,
 )
-from atoll.agent.wire import EncodingError, ErrorAnswer, Request, StateAnswer, WireError
+from atoll.agent.wire import EncodingError, ErrorAnswer, ForeignProtocolError, Request, StateAnswer, WireError
 from atoll.domain.command import AgentStats, CommandOutput, CommandResult, CommandState, PtySize, Started
-from atoll.domain.errors import ErrorCode, RuntimeFailure
+from atoll.domain.errors import AgentMissing, ErrorCode, RuntimeFailure
 
 ANSWER_LIMIT_SECONDS = 30.0
 """How long an answer may take beyond what the request itself waits for."""
@@ -72,7 +72,10 @@ class AgentClient(asyncio.BufferedProtocol):
 
     @classmethod
     async def connect(cls, socket_path: Path, *, timeout: float) -> AgentClient:
-        """Connect and wait for the agent's HELLO, at most `timeout` seconds. Raises AGENT_UNREACHABLE."""
+        """Connect and wait for the agent's HELLO, at most `timeout` seconds.
+
+        Raises AGENT_UNREACHABLE, or `AgentMissing` for an agent of another protocol.
+        """
         client: AgentClient | None = None
         try:
             async with asyncio.timeout(timeout):
@@ -114,6 +117,9 @@ class AgentClient(asyncio.BufferedProtocol):
         try:
             for event in self._core.received(nbytes):
                 self._handle(event)
+        except ForeignProtocolError:
+            self._greeted.set_exception(AgentMissing())
+            self.abort()
         except WireError:
             self.abort()
 

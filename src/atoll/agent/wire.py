@@ -46,6 +46,10 @@ class WireError(Exception):
     """The other side does not speak the protocol; the connection is worth nothing any more."""
 
 
+class ForeignProtocolError(WireError):
+    """It is an agent, but one of another version of the protocol."""
+
+
 class EncodingError(Exception):
     """What is asked for cannot be said: too long, or text that is none."""
 
@@ -239,11 +243,11 @@ def encode_u32(value: int) -> bytes:
 
 
 def decode_hello(payload: memoryview) -> Hello:
-    """HELLO. Raises WireError, also for another version of the protocol."""
+    """HELLO. Raises WireError; ForeignProtocolError for another version of the protocol."""
     epoch, protocol, length = _unpack(_HELLO, payload, 0)
     end = _HELLO.size + length
     if protocol != PROTOCOL_VERSION:
-        raise WireError("the agent speaks another version of the protocol")
+        raise ForeignProtocolError("the agent speaks another version of the protocol")
     _expect_size(payload, end + _HELLO_REST.size)
     uptime, settled = _unpack(_HELLO_REST, payload, end)
     return Hello(epoch, _sentence(payload[_HELLO.size : end]), uptime / 1000, _bool(settled))

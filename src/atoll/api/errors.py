@@ -14,6 +14,7 @@ import orjson
 from starlette.responses import Response
 
 from atoll.domain.errors import (
+    AgentMissing,
     AtollError,
     Conflict,
     ErrorCode,
@@ -138,6 +139,8 @@ NO_SUCH_ROUTE = Failure(404, "There is no such operation.")
 
 
 def _status_of(error: AtollError) -> int | None:
+    if isinstance(error, AgentMissing):
+        return 409
     if error.code is not None:
         return STATUS_OF_CODE[error.code]
     for kind in type(error).__mro__:

@@ -9,6 +9,7 @@ AtollError
  │    ├── Conflict       the present state does not allow it
  │    └── LimitReached   a ceiling is in the way
  ├── RuntimeFailure      the sandbox, its agent or its machine did not do what it should
+ │    └── AgentMissing   it was deployed without an agent that this version can speak with
  ├── SnapshotFailed      a pause was given up because the workspace could not be archived
  │    └── SnapshotTimedOut   … within its time
  └── StaleGeneration     a compare-and-swap lost; the caller reads again
@@ -139,6 +140,17 @@ class SnapshotFailed(AtollError):  # noqa: N818 - as above
 
 class SnapshotTimedOut(SnapshotFailed):
     """The archive was not finished in time (SA-165)."""
+
+
+class AgentMissing(RuntimeFailure):
+    """The sandbox was deployed without the agent, or with one of another protocol (SA-215); commands are refused with
+    409, the sandbox itself is left alone."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The sandbox was deployed without a runtime agent that this version speaks with; create a new one.",
+            code=ErrorCode.UNKNOWN,
+        )
 
 
 class StaleGeneration(AtollError):  # noqa: N818 - as above

@@ -15,7 +15,7 @@ from uuid import UUID
 import structlog
 
 from atoll.domain.command import CommandState, EndReason
-from atoll.domain.errors import AtollError, ErrorCode, RuntimeFailure
+from atoll.domain.errors import AgentMissing, AtollError, ErrorCode, RuntimeFailure
 from atoll.domain.execution import Execution, ExecutionKind, ExecutionState
 from atoll.domain.sandbox import RUNNING, Action, Sandbox
 from atoll.drivers.base import AgentConnection, Observed
@@ -111,6 +111,8 @@ class WatchWorker:
         if observation.observed in {Observed.RUNNING, Observed.STARTING}:
             try:
                 await self._services.agents.get(instance_id)
+            except AgentMissing:
+                return  # it lives, and whoever made it can end it
             except RuntimeFailure:
                 await self._still_unreachable(instance_id)
             return
