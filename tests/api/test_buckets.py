@@ -31,7 +31,8 @@ def bucket() -> Iterator[S3Store]:
             region="us-east-1",
             client_options={"allow_http": True},
             virtual_hosted_style_request=False,
-            **KEYS,
+            access_key_id=KEYS["access_key_id"],
+            secret_access_key=KEYS["secret_access_key"],
         )
         _make_bucket(f"{host}:{port}")
         yield store

@@ -192,7 +192,7 @@ async def test_a_sandbox_that_cannot_be_reached_is_not_paused(plane: Plane, api:
     assert (await api.sandbox(sandbox["sandboxId"]))["status"] == "READY"
 
     async def paused() -> bool:
-        return (await api.post("/sandbox/pause", sandboxId=sandbox["sandboxId"])).status_code == 200
+        return bool((await api.post("/sandbox/pause", sandboxId=sandbox["sandboxId"])).status_code == 200)
 
     await until(paused)
 
@@ -299,7 +299,7 @@ async def test_a_command_during_a_pause_is_a_retryable_conflict(plane: Plane, ap
     pausing = asyncio.create_task(pause(api, sandbox))
 
     async def suspending() -> bool:
-        return (await api.sandbox(sandbox["sandboxId"]))["status"] == "SUSPENDING"
+        return bool((await api.sandbox(sandbox["sandboxId"]))["status"] == "SUSPENDING")
 
     await until(suspending)
     answer = await api.post("/sandbox/execute", sandboxId=sandbox["sandboxId"], command=["true"])
@@ -340,7 +340,8 @@ async def test_a_paused_sandbox_holds_no_capacity_and_needs_it_again_to_resume(s
     expect(await api.post("/sandbox/terminate", sandboxId=other["sandboxId"]), 200)
 
     async def resumed() -> bool:
-        return (await api.post("/sandbox/resume", sandboxId=sandbox["sandboxId"])).status_code == 200
+        answer = await api.post("/sandbox/resume", sandboxId=sandbox["sandboxId"])
+        return bool(answer.status_code == 200)
 
     await until(resumed)
 
@@ -366,6 +367,41 @@ async def test_a_paused_sandbox_that_is_terminated_keeps_its_volume_and_runs_not
     expect(await api.post("/sandbox/terminate", sandboxId=sandbox["sandboxId"]), 200)
     refused(await api.post("/sandbox/execute", sandboxId=sandbox["sandboxId"], command=["true"]), 404)
     assert len(archives(plane)) == 1
+
+
+@pytest.mark.spec("SA-223", "SA-388")
+async def test_a_resumed_sandbox_whose_agent_does_not_answer_yet_says_so(plane: Plane, api: Api) -> None:
+    sandbox = await api.ready_sandbox(persistenceMode="SNAPSHOT")
+    await pause(api, sandbox)
+    await resume(api, sandbox)
+    rows = await plane.sql("SELECT instance_id FROM sandboxes WHERE id = :id", id=sandbox["sandboxId"])
+    plane.stop_workers()  # they would connect again first
+    plane.driver.faults.fail_next("connect", RuntimeFailure("restoring", code=ErrorCode.AGENT_UNREACHABLE))
+    await plane.services.agents.drop(rows[0][0])
+    answer = await api.post("/sandbox/execute", sandboxId=sandbox["sandboxId"], command=["true"])
+    body = refused(answer, 503)
+    assert body["errorCode"] == "AGENT_UNREACHABLE"
+    assert body["data"]["retryable"] is True
+    assert answer.headers["Retry-After"] == str(body["data"]["retryAfterSeconds"])
+
+    async def runs() -> bool:
+        again = await api.post("/sandbox/execute", sandboxId=sandbox["sandboxId"], command=["true"])
+        return bool(again.status_code == 200)
+
+    await until(runs)
+
+
+@pytest.mark.spec("SA-386")
+async def test_a_command_of_a_paused_sandbox_is_not_read_until_it_is_resumed(api: Api) -> None:
+    sandbox = await api.ready_sandbox(persistenceMode="SNAPSHOT")
+    started = await api.start(sandbox["sandboxId"], "true")
+    await api.finished(sandbox["sandboxId"], started["executionId"])
+    await pause(api, sandbox)
+    answer = await api.get("/sandbox/command", sandboxId=sandbox["sandboxId"], executionId=started["executionId"])
+    body = refused(answer, 409)
+    assert body["errorCode"] == "SANDBOX_SUSPENDED"
+    assert body["data"]["retryable"] is True
+    assert (await api.sandbox(sandbox["sandboxId"]))["status"] == "SUSPENDED"
 
 
 async def _revision(api: Api, **body: Any) -> str:

@@ -144,6 +144,19 @@ async def test_both_keeps_a_live_directory_and_an_archive_without_it(plane: Plan
     assert told == "711\n.:\nkept\npersist\n\npersist:\n"
 
 
+@pytest.mark.spec("SA-033", "SA-034")
+async def test_a_revision_says_how_large_the_volume_is_and_where_it_is_mounted(api: Api) -> None:
+    digest = f"example.test/image@sha256:{'0' * 64}"
+    body = {"persistenceMode": "DIRECTORY", "volumeSizeMb": 1, "mountPath": "/data/here"}
+    expect(await api.post("/sandbox-template/revision", templateId=api.ids.template, imageDigest=digest, **body), 201)
+    sandbox = await api.ready_sandbox()
+    assert sandbox["persistence"]["mountPath"] == "/data/here"
+    volume = expect(await api.get("/shared-volume", name=sandbox["volumeName"]), 200)["sharedVolume"]
+    assert volume["sizeMb"] == 1
+    # Nominal, no quota: more than that fits.
+    await said(api, sandbox, "head -c 3000000 /dev/zero > /data/here/f && test $(stat -c %s /data/here/f) = 3000000")
+
+
 @pytest.mark.spec("SA-073")
 async def test_two_sandboxes_share_a_volume_while_both_run(api: Api) -> None:
     await make_volume(api, "shared")
@@ -191,7 +204,7 @@ async def test_a_volume_in_use_is_not_removed(api: Api) -> None:
     expect(await api.post("/sandbox/terminate", sandboxId=sandbox["sandboxId"]), 200)
 
     async def removed() -> bool:
-        return (await remove_volume(api, sandbox["volumeName"])).status_code == 200
+        return bool((await remove_volume(api, sandbox["volumeName"])).status_code == 200)
 
     await until(removed)
 

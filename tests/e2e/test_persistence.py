@@ -117,6 +117,24 @@ def test_the_live_directory_in_gvisor(server: AtollServer, mode: str) -> None:
     assert said(client, second, look) == told
 
 
+@pytest.mark.spec("SA-034", "SA-071")
+def test_a_mount_path_shows_in_no_other_sandbox_of_the_image(server: AtollServer) -> None:
+    before = leaks.snapshot(server.data_dir)
+    client = server.client()
+    query: dict[str, Any] = {"templateId": client.access.template_id}
+    digest = client.call("GET", "/sandbox-template", **query)["currentRevision"]["imageDigest"]
+    body = {**query, "imageDigest": digest, "persistenceMode": "DIRECTORY", "mountPath": "/data/here"}
+    client.call("POST", "/sandbox-template/revision", body)
+    first = ready(client, "first", "DIRECTORY")
+    told = said(client, first, "echo x > /data/here/f && stat -c '%n %a %u' /data /data/here /data/here/f . / /usr")
+    assert told == "/data 755 0\n/data/here 2775 1001\n/data/here/f 664 1001\n. 755 1001\n/ 755 0\n/usr 755 0\n"
+    second = ready(client, "second", "EPHEMERAL")
+    assert said(client, second, "ls -A; ls -d /data 2>/dev/null || echo none") == "none\n"
+    for sandbox in (first, second):
+        client.terminate(sandbox["sandboxId"])
+    wait_until(lambda: not leaks.left_over(before, leaks.snapshot(server.data_dir)), seconds=30, what="nothing is left")
+
+
 def _pause_in_background(server: AtollServer, sandbox: dict[str, Any]) -> threading.Thread:
     def pause() -> None:
         with server.client() as client:

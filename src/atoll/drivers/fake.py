@@ -16,13 +16,13 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from atoll.agent.connection import AgentClient
 from atoll.domain.errors import ErrorCode, RuntimeFailure
 from atoll.drivers import process, shim
-from atoll.drivers.base import AgentConnection, InstanceSpec, Observation, Observed
+from atoll.drivers.base import AgentConnection, HostMount, InstanceSpec, Observation, Observed
 
 _AGENT = "/.atoll/agent"
 _WORKSPACE = "/workspace"
@@ -224,7 +224,7 @@ class FakeDriver:
             *("--hostname", "sandbox", *_system_folders(), "--proc", "/proc", "--dev", "/dev"),
             *("--perms", "1777", "--tmpfs", "/tmp", "--perms", "0755", "--dir", "/.atoll"),  # noqa: S108 - inside
             *("--bind", str(folder / "workspace"), _WORKSPACE, "--ro-bind", str(self._agent), _AGENT),
-            *(word for mount in spec.mounts for word in ("--bind", mount.source, mount.target)),
+            *(word for mount in spec.mounts for word in _mounted(mount)),
             *("--clearenv", *variables, "--chdir", "/"),
         ]
         agent = [_AGENT, "agent", "--uid", str(identity), "--gid", str(identity), "--nproc", str(_NO_PID_LIMIT)]
@@ -267,6 +267,13 @@ class FakeDriver:
 def _identity() -> int:
     """Commands run as 1001 where the tests run as root, and as the caller elsewhere."""
     return _COMMAND_ID if os.getuid() == 0 else os.getuid()
+
+
+def _mounted(mount: HostMount) -> list[str]:
+    """Bind a folder, making the folders above it such that everybody may pass."""
+    above = [path for path in reversed(PurePosixPath(mount.target).parents) if str(path) not in {"/", _WORKSPACE}]
+    made = [word for path in above for word in ("--perms", "0755", "--dir", str(path))]
+    return [*made, "--bind", mount.source, mount.target]
 
 
 def _system_folders() -> list[str]:

@@ -21,7 +21,7 @@ class VolumeData:
 
     def __init__(self, data_dir: Path, sealer: Sealer) -> None:
         root = data_dir.absolute()
-        self.workspaces = Workspaces(root / "workspaces")
+        self.workspaces = Workspaces(root / "workspaces", root / "workspaces-removed")
         self.mounts = VolumeMounts(root / "mounts", root / "mount-cache")
         self._sealer = sealer
 

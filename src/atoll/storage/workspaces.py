@@ -9,17 +9,25 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import structlog
+
 from atoll.domain.volume import SANDBOX_ID_NUMBER
+
+_log = structlog.get_logger(__name__)
 
 
 class Workspaces:
     """The folders below one root."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, trash: Path) -> None:
+        """`trash` is on the file system of `root`."""
         self._root = root
+        self._trash = trash
+        self._sweeping: asyncio.Task[None] | None = None
 
     def folder(self, instance_id: str) -> Path:
         """The workspace of an instance."""
@@ -37,8 +45,33 @@ class Workspaces:
         return folder
 
     async def remove(self, instance_id: str) -> None:
-        """Delete the workspace of an instance that is dead; fine when there is none."""
-        await asyncio.to_thread(self._remove, self._root / instance_id)
+        """Take away the workspace of an instance that is dead; fine when there is none.
+
+        Its files are deleted afterwards: many of them take longer than whoever pauses a sandbox should wait.
+        """
+        folder = self._root / instance_id
+        if folder.exists():
+            self._trash.mkdir(mode=0o700, parents=True, exist_ok=True)
+            folder.rename(Path(tempfile.mkdtemp(dir=self._trash), instance_id))
+            self.sweep()
+
+    def sweep(self) -> None:
+        """Begin to delete what was removed, also what an earlier life of the server did not come to."""
+        if self._sweeping is None or self._sweeping.done():
+            self._sweeping = asyncio.create_task(self._sweep())
+
+    async def _sweep(self) -> None:
+        tried: set[Path] = set()
+        while found := await asyncio.to_thread(self._removed, tried):
+            for folder in found:
+                tried.add(folder)
+                try:
+                    await asyncio.to_thread(self._remove, folder)
+                except OSError as error:  # the next sweep tries again
+                    _log.warning("a removed workspace resists", error=str(error))
+
+    def _removed(self, tried: set[Path]) -> set[Path]:
+        return set(self._trash.iterdir()) - tried if self._trash.exists() else set()
 
     def instances(self) -> set[str]:
         """Instances that have one."""

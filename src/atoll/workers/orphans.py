@@ -38,6 +38,7 @@ class OrphanWorker:
                 log.exception("orphan_resists", instance_id=observation.instance_id)
             else:
                 log.warning("orphan_reaped", instance_id=observation.instance_id, observed=observation.observed)
+        self._services.volumes.workspaces.sweep()
         # Mounts and workspaces of instances that the driver has nothing of any more.
         for instance_id in left - owned - {observation.instance_id for observation in found}:
             await self._services.volumes.release(instance_id)

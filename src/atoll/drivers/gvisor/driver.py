@@ -14,6 +14,7 @@ import json
 import os
 import shutil
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -25,7 +26,7 @@ from atoll.agent.connection import AgentClient
 from atoll.domain.errors import ErrorCode, RuntimeFailure
 from atoll.drivers import process, shim
 from atoll.drivers.base import AgentConnection, InstanceSpec, Observation, Observed
-from atoll.drivers.gvisor import bundle, classify, records
+from atoll.drivers.gvisor import bundle, classify, mountpoints, records
 from atoll.drivers.gvisor.cgroups import Cgroups, Limits, find_cgroups
 from atoll.drivers.gvisor.disk import DiskWatcher, Watched
 from atoll.drivers.gvisor.images import Image, ImageStore
@@ -218,6 +219,9 @@ class GvisorDriver:
             raise
         limits = self._limits(spec)
         self._cgroups.create(spec.instance_id, limits)
+        points = mountpoints.missing_points(spec.mounts)
+        if points != [] and points != [bundle.WORKSPACE]:
+            image = replace(image, rootfs=await mountpoints.make_view(paths.folder, image.rootfs, points))
         self._write_bundle(spec, image, paths, namespace, limits)
         async with self._boots:
             await shim.start(self._shim_argv(paths, limits), environment=_program_environment())
@@ -316,6 +320,7 @@ class GvisorDriver:
         slot = records.read_slot(paths)
         if slot is not None:
             await self._network.remove([slot])
+        await mountpoints.remove_view(paths.folder)
         await asyncio.to_thread(self._remove_files, paths)
 
     def _remove_files(self, paths: InstancePaths) -> None:
