@@ -22,8 +22,8 @@ EXAMPLES = 10
 KNOWN_FAULTS = {502, 503, 504}
 """Faults of a sandbox or of a storage that an answer names; not of the server."""
 ANYTHING = strategies.recursive(
-    strategies.none() | strategies.booleans() | strategies.integers() | strategies.floats(allow_nan=False, allow_infinity=False)
-    | strategies.text(max_size=50),
+    strategies.none() | strategies.booleans() | strategies.integers()
+    | strategies.floats(allow_nan=False, allow_infinity=False) | strategies.text(max_size=50),
     lambda inner: strategies.lists(inner, max_size=4) | strategies.dictionaries(strategies.text(), inner, max_size=4),
     max_leaves=8,
 )  # fmt: skip
