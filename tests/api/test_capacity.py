@@ -144,3 +144,9 @@ async def test_the_limits_and_lifetimes_of_a_sandbox_hold_whether_or_not_the_acc
         await api.start(busy["sandboxId"], "sleep", "60")
         await plane.let_pass(601)
         assert (await plane.ended(busy["sandboxId"]))["terminationReason"] == "HARD_LIFETIME"
+
+
+@pytest.mark.spec("SA-423")
+async def test_an_account_with_a_ceiling_of_0_may_have_none(plane: Plane, api: Api) -> None:
+    await limit_account(plane, 0)
+    refused(await api.create(), 429, "ceiling")

@@ -77,3 +77,15 @@ async def test_an_id_that_the_sandbox_does_not_know_answers_404(plane: Plane, ap
     target = {"sandboxId": sandbox_id, "executionId": execution["executionId"]}
     refused(await stranger.post("/sandbox/command/kill", **target), 404)
     assert (await api.command(sandbox_id, execution["executionId"]))["state"] == "running"
+
+
+@pytest.mark.spec("SA-386")
+async def test_killing_a_command_of_a_paused_sandbox_says_that_it_is_paused(plane: Plane, api: Api) -> None:
+    sandbox_id = (await api.ready_sandbox())["sandboxId"]
+    execution = await api.start(sandbox_id, "true")
+    await api.finished(sandbox_id, execution["executionId"])
+    plane.stop_workers()
+    await plane.sql("UPDATE sandboxes SET status = 'SUSPENDED'")
+    sent = {"sandboxId": sandbox_id, "executionId": execution["executionId"]}
+    body = refused(await api.post("/sandbox/command/kill", **sent), 409)
+    assert body["errorCode"] == "SANDBOX_SUSPENDED"

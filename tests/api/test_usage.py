@@ -62,3 +62,7 @@ async def test_times_that_make_no_sense_are_refused(plane: Plane, api: Api) -> N
 async def test_usage_of_another_account_is_refused(plane: Plane, api: Api) -> None:
     other = await plane.add_account("other")
     refused(await other.get("/usage", accountId=api.ids.account), 403)
+
+
+async def test_a_time_before_all_others_is_refused(api: Api) -> None:
+    refused(await api.get("/usage", until="0001-01-02T00:00:00Z"), 400, "until")

@@ -20,7 +20,7 @@ def check_capacity(
     max_project_concurrency: int | None,
 ) -> None:
     """Refuse at a ceiling (SA-417, SA-424, SA-425, SA-431, SA-432). The caller holds the account's fence."""
-    ceiling = account.active_sandbox_limit or services.settings.account_active_sandbox_limit
+    ceiling = account.sandbox_ceiling(services.settings.account_active_sandbox_limit)
     if sandboxes.count_active(tx, account.id) >= ceiling:
         raise LimitReached(
             f"The account has reached its ceiling of {ceiling} active sandboxes.",

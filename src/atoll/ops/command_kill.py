@@ -8,7 +8,7 @@ from uuid import UUID
 from atoll.domain.errors import Conflict, ErrorCode
 from atoll.domain.execution import Execution, ExecutionKind, ExecutionState
 from atoll.domain.identity import Principal, Scope
-from atoll.domain.sandbox import Sandbox, check_accepts_commands
+from atoll.domain.sandbox import Sandbox, SandboxStatus, check_accepts_commands
 from atoll.ops.access import authorize_manage, load_usable_sandbox
 from atoll.ops.command_read import unknown_execution
 from atoll.ops.services import Services
@@ -36,6 +36,8 @@ async def kill_command(
     sandbox, execution = await services.database.write(look)
     if execution is None or execution.kind is not ExecutionKind.START:
         raise unknown_execution()
+    if sandbox.status is SandboxStatus.SUSPENDED:
+        check_accepts_commands(sandbox)
     if execution.state is ExecutionState.EXITED:
         raise Conflict("The command has already exited.", code=ErrorCode.EXECUTION_EXITED)
     check_accepts_commands(sandbox)

@@ -61,7 +61,7 @@ def finish(tx: Transaction, sandbox_id: str, execution_id: str, state: CommandSt
 def withdraw(tx: Transaction, sandbox_id: str, execution_id: str) -> None:
     """Forget a command that the agent refused to start, so that nothing remembers what never ran."""
     sandbox = _lock(tx, sandbox_id)
-    commands.remove(tx, execution_id)
+    commands.remove_unsent(tx, execution_id)
     _settle(tx, sandbox)
 
 

@@ -99,7 +99,8 @@ async def _start(services: Services, sandbox: Sandbox, execution: Execution, req
             timeout_seconds=request.timeout_seconds,
         )
     except RuntimeFailure as failure:
-        if failure.code is not ErrorCode.AGENT_UNREACHABLE:
+        # Only what the agent itself refused has surely not begun.
+        if failure.code not in {ErrorCode.AGENT_UNREACHABLE, ErrorCode.SANDBOX_NOT_READY}:
             await services.database.write(lambda tx: command_record.withdraw(tx, sandbox.id, execution.id))
         raise
     await services.database.write(

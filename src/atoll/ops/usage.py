@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
 from atoll.domain.errors import Invalid
@@ -17,6 +17,7 @@ from atoll.store.database import Transaction
 
 DEFAULT_RANGE = timedelta(days=30)
 LONGEST_RANGE = timedelta(days=92)
+EARLIEST = datetime(2000, 1, 1, tzinfo=UTC)
 
 K = TypeVar("K", bound=Hashable)
 
@@ -73,6 +74,8 @@ async def report_usage(
     """Add up the billed intervals of an account (SA-375 … SA-384). Without times: the last 30 days, 92 at most."""
     now = services.clock()
     end = min(until or now, now)
+    if end < EARLIEST:
+        raise Invalid("until must not be before the year 2000.", field="until")
     begin = since or end - DEFAULT_RANGE
     if begin >= end:
         raise Invalid("since must be before until and before now.", field="since")

@@ -61,9 +61,9 @@ def find(tx: Transaction, execution_id: str) -> Execution | None:
     return _mapper.maybe(tx.connection.execute(_FIND, {"id": execution_id}).first())
 
 
-def remove(tx: Transaction, execution_id: str) -> None:
-    """Forget a command that never ran."""
-    tx.connection.execute(delete(commands).where(_c.id == execution_id))
+def remove_unsent(tx: Transaction, execution_id: str) -> None:
+    """Forget a command that never ran; one that the agent has taken meanwhile stays."""
+    tx.connection.execute(delete(commands).where(_c.id == execution_id, _c.state == ExecutionState.REQUESTED))
 
 
 def find_by_key(tx: Transaction, sandbox_id: str, idempotency_key: str) -> Execution | None:

@@ -7,6 +7,7 @@ from datetime import datetime
 
 from sqlalchemy import or_, select
 
+from atoll.domain.sandbox import Action
 from atoll.domain.usage import StatusChange
 from atoll.store.database import Transaction
 from atoll.store.tables import sandbox_events, sandboxes
@@ -32,6 +33,8 @@ def lives(tx: Transaction, account_id: str, *, since: datetime, until: datetime,
         .join(sandbox_events, _e.sandbox_id == _s.id)
         .where(
             _s.account_id == account_id,
+            # READY and BUSY are billed alike, and a busy account has many of these.
+            _e.action.not_in([str(Action.BEGIN_WORK), str(Action.END_WORK)]),
             _s.created_at < until,
             or_(_s.terminated_at.is_(None), _s.terminated_at >= since),
         )
