@@ -27,6 +27,8 @@ class HostMount:
     target: str
     counts_as_disk: bool
     """Whether what is in there counts toward the temporary disk of the sandbox (SA-411)."""
+    cache: str | None = None
+    """A folder of this machine for what was written and is not stored elsewhere yet; it counts in any case (SA-409)."""
 
 
 @dataclass(frozen=True, slots=True)

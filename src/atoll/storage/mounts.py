@@ -27,13 +27,16 @@ _log = structlog.get_logger(__name__)
 _MOUNT_SECONDS = 30.0
 _UNMOUNT_SECONDS = 20.0
 _FLUSH_SECONDS = 20.0
-_LOOK_SECONDS = 0.02
+_LOOK_SECONDS = 0.1
 _DIRECTORY_MODE = "20000775"
 """2775 as rclone understands it: the set-group-id bit has another place in Go's modes."""
 _OPTIONS = (
     *("--file-perms", "0664", "--dir-perms", _DIRECTORY_MODE, "--umask", "0", "--no-modtime", "--allow-other"),
     # Written back when the file is closed, before close returns.
-    *("--vfs-cache-mode", "writes", "--vfs-write-back", "0s", "--vfs-cache-max-age", "1m"),
+    *("--vfs-cache-mode", "writes", "--vfs-write-back", "0s"),
+    # What is stored leaves the machine's disk soon. What is open or not stored yet is bounded by no option: the driver
+    # counts the cache as temporary disk of the sandbox.
+    *("--vfs-cache-max-age", "10s", "--vfs-cache-poll-interval", "5s", "--vfs-cache-max-size", "64M"),
     # How soon one sandbox sees what another one wrote.
     *("--dir-cache-time", "1s", "--attr-timeout", "1s", "--poll-interval", "0"),
     *("--config", "/dev/null", "--log-level", "ERROR", "--use-mmap", "--buffer-size", "4M"),
@@ -64,6 +67,10 @@ class VolumeMounts:
         """Where the volume of an instance is mounted."""
         return self._root / instance_id
 
+    def cache(self, instance_id: str) -> Path:
+        """Where the mount of an instance keeps what is not stored yet, and its log."""
+        return self._cache / instance_id
+
     def instances(self) -> set[str]:
         """Instances that have a mount, or what is left of one."""
         return {entry.name for folder in (self._root, self._cache) if folder.exists() for entry in os.scandir(folder)}
@@ -71,11 +78,11 @@ class VolumeMounts:
     async def attach(self, instance_id: str, opened: OpenPoint, volume: SharedVolume) -> Path:
         """Mount a volume; twice is once. Raises SANDBOX_NOT_READY when the machine cannot."""
         folder = self.folder(instance_id)
-        if self._is_mounted(folder) and self._servers(folder):
+        if await asyncio.to_thread(lambda: self._is_mounted(folder) and self._servers(folder)):
             return folder
         await self.detach(instance_id)
         try:
-            for made in (self._root, self._cache, folder, self._cache / instance_id):
+            for made in (self._root, self._cache, folder, self.cache(instance_id)):
                 made.mkdir(mode=0o700, parents=True, exist_ok=True)
             source = self._source(opened, volume)
             await process.run(self._argv(source, folder, volume), timeout=_MOUNT_SECONDS, env=self._environment(opened))
@@ -93,16 +100,15 @@ class VolumeMounts:
     async def detach(self, instance_id: str) -> None:
         """Unmount the volume of an instance that is dead, once everything closed is stored; fine when there is none."""
         folder = self.folder(instance_id)
-        if self._is_mounted(folder):
+        if await asyncio.to_thread(self._is_mounted, folder):
             with contextlib.suppress(process.ProgramError):
                 await process.run(["umount", str(folder)], timeout=_UNMOUNT_SECONDS)
+        servers = await asyncio.to_thread(self._servers, folder)
         for signal_number in (signal.SIGTERM, signal.SIGKILL):
-            for pid in self._servers(folder):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal_number)
-            if await self._gone(folder):
+            await asyncio.to_thread(self._signal, folder, servers, signal_number)
+            if await self._gone(folder, servers):
                 break
-        if self._is_mounted(folder):
+        if await asyncio.to_thread(self._is_mounted, folder):
             with contextlib.suppress(process.ProgramError):
                 await process.run(["umount", "--lazy", str(folder)], timeout=_UNMOUNT_SECONDS)
         await asyncio.to_thread(self._remove, instance_id)
@@ -112,27 +118,33 @@ class VolumeMounts:
         with contextlib.suppress(FileNotFoundError):
             self.folder(instance_id).rmdir()
         with contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(self._cache / instance_id)
+            shutil.rmtree(self.cache(instance_id))
 
     async def _mounted(self, folder: Path) -> None:
         """Wait until rclone serves. Raises `OSError` when it gave up or takes too long."""
+        servers: list[int] = []
+
+        def is_waited_for() -> bool:
+            nonlocal servers
+            if self._is_mounted(folder):
+                return False
+            servers = [pid for pid in servers if self._serves(pid, folder)] or self._servers(folder)
+            return bool(servers)
+
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_MOUNT_SECONDS):
                 # It outlives us, so it is no child of ours that could be waited on.
-                while not self._is_mounted(folder):
-                    if not self._servers(folder):
-                        break
+                while await asyncio.to_thread(is_waited_for):  # noqa: ASYNC110 - see above
                     await asyncio.sleep(_LOOK_SECONDS)
-        if not self._is_mounted(folder):
-            log = self._cache / folder.name / _LOG
-            said = log.read_text("utf-8", "replace")[-_LOG_BYTES:] if log.exists() else "nothing"
-            raise OSError(f"rclone did not mount and said: {said}")
+        if not await asyncio.to_thread(self._is_mounted, folder):
+            said = await asyncio.to_thread(_end_of, self.cache(folder.name) / _LOG)
+            raise OSError(f"rclone did not mount and said: {said or 'nothing'}")
 
     def _argv(self, source: str, folder: Path, volume: SharedVolume) -> list[str]:
         return [
             *_detached(["rclone", "mount", source, str(folder)]),
-            *("--uid", str(volume.uid), "--gid", str(volume.gid), "--cache-dir", str(self._cache / folder.name)),
-            *("--log-file", str(self._cache / folder.name / _LOG)),
+            *("--uid", str(volume.uid), "--gid", str(volume.gid), "--cache-dir", str(self.cache(folder.name))),
+            *("--log-file", str(self.cache(folder.name) / _LOG)),
             *_OPTIONS,
         ]
 
@@ -172,23 +184,48 @@ class VolumeMounts:
         lines = Path("/proc/self/mountinfo").read_text().splitlines()
         return any(line.split(" ", 5)[4] == wanted for line in lines)
 
-    @staticmethod
-    def _servers(folder: Path) -> list[int]:
-        """The rclone processes that serve a folder, by their command line: a number alone proves nothing."""
-        found = []
-        for entry in os.scandir("/proc"):
-            if entry.name.isdecimal():
-                with contextlib.suppress(OSError):
-                    words = Path(entry.path, "cmdline").read_bytes().split(b"\0")
-                    if b"mount" in words and os.fsencode(folder) in words[words.index(b"mount") :]:
-                        found.append(int(entry.name))
-        return found
+    @classmethod
+    def _servers(cls, folder: Path) -> list[int]:
+        """The rclone processes that serve a folder. Looks at every process of the machine: not for the event loop."""
+        return [
+            int(entry.name)
+            for entry in os.scandir("/proc")
+            if entry.name.isdecimal() and cls._serves(int(entry.name), folder)
+        ]
 
-    async def _gone(self, folder: Path) -> bool:
+    @staticmethod
+    def _serves(pid: int, folder: Path) -> bool:
+        """Whether a process serves a folder, by its command line: a number alone proves nothing."""
+        with contextlib.suppress(OSError):
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            return b"mount" in words and os.fsencode(folder) in words[words.index(b"mount") :]
+        return False
+
+    @classmethod
+    def _signal(cls, folder: Path, servers: list[int], signal_number: signal.Signals) -> None:
+        for pid in servers:
+            if cls._serves(pid, folder):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal_number)
+
+    async def _gone(self, folder: Path, servers: list[int]) -> bool:
+        def is_served() -> bool:
+            return any(self._serves(pid, folder) for pid in servers)
+
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_FLUSH_SECONDS):
                 # There is nothing to wait on: the process is no child of ours.
-                while self._servers(folder):  # noqa: ASYNC110 - see above
+                while await asyncio.to_thread(is_served):  # noqa: ASYNC110 - see above
                     await asyncio.sleep(_LOOK_SECONDS)
                 return True
         return False
+
+
+def _end_of(log: Path) -> str:
+    """The last of a log, which may be long: what a sandbox does can make errors in it."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(os.fstat(file.fileno()).st_size - _LOG_BYTES, 0))
+            return file.read(_LOG_BYTES).decode("utf-8", "replace")
+    except FileNotFoundError:
+        return ""

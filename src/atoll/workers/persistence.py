@@ -55,7 +55,8 @@ async def prepare_mounts(services: Services, sandbox: Sandbox) -> tuple[HostMoun
         mounts.append(HostMount(str(folder), WORKSPACE, counts_as_disk=True))
     if sandbox.mount_path is not None:
         source = await services.volumes.mounts.attach(instance_id, opened, volume)
-        mounts.append(HostMount(str(source), sandbox.mount_path, counts_as_disk=False))
+        cache = services.volumes.mounts.cache(instance_id)
+        mounts.append(HostMount(str(source), sandbox.mount_path, counts_as_disk=False, cache=str(cache)))
     return tuple(mounts)
 
 

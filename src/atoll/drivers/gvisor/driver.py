@@ -365,7 +365,9 @@ class GvisorDriver:
             if spec is not None and paths.ready.exists() and not paths.exit.exists():
                 limit = spec.ephemeral_disk_mb or self._settings.default_ephemeral_disk_mb
                 processes = partial(self._cgroups.processes, paths.instance_id)
-                folders = tuple(Path(mount.source) for mount in spec.mounts if mount.counts_as_disk)
+                counted = [mount.source for mount in spec.mounts if mount.counts_as_disk]
+                counted += [mount.cache for mount in spec.mounts if mount.cache is not None]
+                folders = tuple(Path(folder) for folder in counted)
                 watched.append(Watched(paths.instance_id, paths.disk, limit * MIB, processes, folders))
         return watched
 

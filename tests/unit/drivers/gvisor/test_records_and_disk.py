@@ -1,15 +1,19 @@
 """The files of an instance and the measuring of its disk, on real files."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from atoll.domain.errors import ErrorCode, RuntimeFailure
-from atoll.drivers.base import InstanceSpec
+from atoll.drivers.base import HostMount, InstanceSpec
 from atoll.drivers.gvisor import records
 from atoll.drivers.gvisor.disk import MIB, DiskWatcher, Watched
+from atoll.drivers.gvisor.driver import GvisorDriver
+from atoll.drivers.gvisor.images import ImageStore
 from atoll.drivers.gvisor.layout import InstancePaths, Layout
+from atoll.drivers.gvisor.settings import GvisorSettings
 
 SPEC = InstanceSpec("one", "debian@sha256:" + "0" * 64, ("sh", "-c", "x"), None, 2, 64, None)
 
@@ -81,3 +85,23 @@ def test_unlinked_files_that_a_process_holds_open_count(tmp_path: Path) -> None:
         second.truncate(0)
         assert watcher.over_limit() == []
     assert watcher.usage(sandbox) == 0
+
+
+@pytest.mark.spec("SA-409", "SA-411")
+def test_the_write_cache_of_a_volume_counts_and_the_volume_does_not(tmp_path: Path) -> None:
+    workspace, volume, cache = (tmp_path / name for name in ("workspace", "volume", "cache"))
+    for folder in (workspace, volume, cache):
+        folder.mkdir()
+    mounts = (
+        HostMount(str(workspace), "/workspace", counts_as_disk=True),
+        HostMount(str(volume), "/data", counts_as_disk=False, cache=str(cache)),
+    )
+    settings = GvisorSettings(data_dir=tmp_path / "data", run_base=tmp_path / "run")
+    driver = GvisorDriver(settings, ImageStore(tmp_path / "images"), agent=tmp_path / "agent")
+    found = driver.layout.instance("one")
+    records.write_spec(found, replace(SPEC, mounts=mounts, ephemeral_disk_mb=1))
+    records.write_whole(found.ready, "")
+    (volume / "kept").write_bytes(os.urandom(2 * MIB))
+    assert driver._disk.over_limit() == []
+    (cache / "written").write_bytes(os.urandom(2 * MIB))
+    assert driver._disk.over_limit() == ["one"]
