@@ -7,10 +7,12 @@ snapshot that fails leaves the earlier ones as they were. A restore leaves the w
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import hashlib
 import os
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
@@ -23,6 +25,10 @@ from atoll.storage.listing import SnapshotTooLarge, list_workspace
 from atoll.storage.objects import OpenPoint, StorageFailed
 
 T = TypeVar("T")
+
+_AT_ONCE = 8
+_threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="archive")
+"""Of their own: a slow bucket must not hold up everything else that is done in threads."""
 
 
 async def take(
@@ -38,7 +44,8 @@ async def take(
 ) -> Snapshot:
     """Archive a workspace, also while its sandbox runs.
 
-    Raises `SnapshotTooLarge`, `ArchiveFailed`, `StorageFailed`, `OSError`, or `TimeoutError` after `timeout` seconds.
+    Raises `SnapshotTooLarge`, `ArchiveFailed`, `StorageFailed`, `OSError`, or `TimeoutError` after `timeout` seconds of
+    work.
     """
 
     def work(cancel: threading.Event) -> Snapshot:
@@ -101,16 +108,29 @@ async def restore(opened: OpenPoint, snapshot: Snapshot, folder: Path, *, timeou
 
 
 async def _in_thread(work: Callable[[threading.Event], T], timeout: float) -> T:
-    """Run blocking work; on the time limit and on cancellation it is told to stop, and waited for."""
+    """Run blocking work; on the time limit and on cancellation it is told to stop, and waited for.
+
+    The limit begins with the work. Waiting for a thread has none of its own: all work before it has one.
+    """
+    loop = asyncio.get_running_loop()
+    begun = asyncio.Event()
     cancel = threading.Event()
-    task = asyncio.create_task(asyncio.to_thread(work, cancel))
+
+    def run() -> T:
+        loop.call_soon_threadsafe(begun.set)
+        return work(cancel)
+
+    job = _threads.submit(contextvars.copy_context().run, run)
+    result = asyncio.wrap_future(job)
     try:
+        await begun.wait()
         async with asyncio.timeout(timeout):
-            return await asyncio.shield(task)
+            return await asyncio.shield(result)
     finally:
-        if not task.done():
+        if not result.done():
             cancel.set()
-            await asyncio.gather(task, return_exceptions=True)
+            job.cancel()  # only what has not begun
+            await asyncio.gather(result, return_exceptions=True)
 
 
 def own(path: Path) -> None:
