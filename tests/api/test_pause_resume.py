@@ -273,6 +273,29 @@ async def test_a_command_resumes_a_paused_sandbox_and_runs(api: Api) -> None:
     assert any("stdout" in event for event in events)
 
 
+@pytest.mark.spec("SA-163", "SA-166", "SA-365")
+@pytest.mark.parametrize("broken", ["open_volume", "archives.take", "snapshots.record"])
+async def test_an_unforeseen_error_fails_the_pause_and_goes_on(
+    plane: Plane, api: Api, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    sandbox = await api.ready_sandbox(persistenceMode="SNAPSHOT")
+    await said(api, sandbox, "echo kept > note")
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise LookupError("nobody thought of this")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(f"atoll.workers.suspension.{broken}", fail)
+        body = refused(await api.post("/sandbox/pause", sandboxId=sandbox["sandboxId"]), 502, "snapshot")
+    assert body["data"] == {"retryable": True}
+    assert "nobody" not in str(body)
+    after = await api.sandbox(sandbox["sandboxId"])
+    assert after["status"] == "READY"
+    assert after["persistence"]["lastSnapshotError"]
+    assert await said(api, sandbox, "cat note") == "kept\n"
+    assert (await pause(api, sandbox))["status"] == "SUSPENDED"
+
+
 @pytest.mark.spec("SA-218", "SA-219", "SA-243")
 async def test_a_resume_that_outlasts_the_request_is_a_retryable_conflict(
     plane: Plane, api: Api, monkeypatch: pytest.MonkeyPatch

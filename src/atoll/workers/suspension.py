@@ -13,7 +13,7 @@ from dataclasses import replace
 import structlog
 
 from atoll.domain.command import EndReason
-from atoll.domain.errors import RuntimeFailure
+from atoll.domain.errors import Conflict, RuntimeFailure, StaleGeneration
 from atoll.domain.sandbox import Action, Sandbox
 from atoll.domain.snapshot import Pause, PauseFailure, Snapshot, SnapshotRules
 from atoll.domain.template import DEFAULT_SNAPSHOT_MAX_MB, Revision
@@ -28,6 +28,7 @@ from atoll.workers.persistence import open_volume
 log = structlog.get_logger()
 
 _MIB = 1024 * 1024
+_NOT_TAKEN = "The snapshot of the workspace could not be taken or stored."
 
 
 class _GivenUp(Exception):  # noqa: N818 - reads as what happened
@@ -40,7 +41,11 @@ class _GivenUp(Exception):  # noqa: N818 - reads as what happened
 
 
 async def archive(services: Services, sandbox: Sandbox, revision: Revision) -> Sandbox:
-    """Take and record the snapshot that the mode wants; returns the sandbox, RUNNING again when that was given up."""
+    """Take and record the snapshot that the mode wants; returns the sandbox, RUNNING again when that was given up.
+
+    Whatever goes wrong gives the pause up: a sandbox left in SUSPENDING would be lost at its hard lifetime. Raises
+    `StaleGeneration` and `Conflict` when the sandbox has moved on.
+    """
     pause = sandbox.pause or Pause(attempt=sandbox.id)
     if pause.archived:
         return sandbox
@@ -49,19 +54,24 @@ async def archive(services: Services, sandbox: Sandbox, revision: Revision) -> S
         if not sandbox.persistence_mode.takes_snapshots:
             return await services.database.write(lambda tx: snapshots.commit_pause(tx, sandbox))
         snapshot = await _take(services, sandbox, pause, revision)
+        log.info(
+            "snapshot_taken",
+            sandbox_id=sandbox.id,
+            snapshot_id=snapshot.id,
+            archive_bytes=snapshot.archive_bytes,
+            files=snapshot.file_count,
+            skipped=snapshot.skipped_count,
+        )
+        return await services.database.write(lambda tx: snapshots.record(tx, sandbox, snapshot))
+    except (StaleGeneration, Conflict):
+        raise
     except _GivenUp as given_up:
         log.warning("pause_given_up", sandbox_id=sandbox.id, failure=given_up.failure)
         failure = given_up
-        return await services.database.write(lambda tx: _go_back(tx, sandbox, pause, failure))
-    log.info(
-        "snapshot_taken",
-        sandbox_id=sandbox.id,
-        snapshot_id=snapshot.id,
-        archive_bytes=snapshot.archive_bytes,
-        files=snapshot.file_count,
-        skipped=snapshot.skipped_count,
-    )
-    return await services.database.write(lambda tx: snapshots.record(tx, sandbox, snapshot))
+    except Exception:
+        log.exception("pause_failed", sandbox_id=sandbox.id)
+        failure = _GivenUp(PauseFailure.SNAPSHOT_FAILED, _NOT_TAKEN)
+    return await services.database.write(lambda tx: _go_back(tx, sandbox, pause, failure))
 
 
 async def release(
@@ -129,9 +139,7 @@ async def _take(services: Services, sandbox: Sandbox, pause: Pause, revision: Re
         ) from None
     except (archives.StorageFailed, archives.ArchiveFailed, OSError) as error:
         log.warning("snapshot_failed", sandbox_id=sandbox.id, error=str(error))
-        raise _GivenUp(
-            PauseFailure.SNAPSHOT_FAILED, "The snapshot of the workspace could not be taken or stored."
-        ) from None
+        raise _GivenUp(PauseFailure.SNAPSHOT_FAILED, _NOT_TAKEN) from None
 
 
 def snapshot_rules(sandbox: Sandbox, pause: Pause, revision: Revision) -> SnapshotRules:
