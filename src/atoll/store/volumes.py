@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from datetime import datetime
 
@@ -118,10 +118,10 @@ def due_for_purge(tx: Transaction) -> list[SharedVolume]:
     return [_volume_mapper.one(row) for row in tx.connection.execute(query)]
 
 
-def next_purge(tx: Transaction) -> datetime | None:
-    """When the next delay is over."""
+def next_purge(tx: Transaction, *, except_for: Collection[str] = ()) -> datetime | None:
+    """When the next delay is over, not looking at some volumes."""
     moment: datetime | None = tx.connection.execute(
-        select(_v.purge_at).where(_v.purge_at.is_not(None)).order_by(_v.purge_at).limit(1)
+        select(func.min(_v.purge_at)).where(_v.purge_at.is_not(None), _v.id.not_in(list(except_for)))
     ).scalar()
     return moment
 
