@@ -7,7 +7,8 @@ no truth: dropping all of it costs a reconnect.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 from atoll.domain.command import CommandState
 from atoll.domain.errors import ErrorCode, RuntimeFailure
@@ -21,13 +22,22 @@ _CONNECT_TIMEOUT_SECONDS = 10
 AGENT_RETRY_AFTER_SECONDS = 2
 
 
+class _Making:
+    """The making of one instance's connection; it lasts until the last who wants the connection is gone."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.users = 0
+        self.drops = 0
+
+
 class AgentConnections:
     """Connections by instance id."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
         self._open: dict[str, AgentConnection] = {}
-        self._locks: dict[str, asyncio.Lock] = {}
+        self._makings: dict[str, _Making] = {}
         self._watchers: set[asyncio.Task[None]] = set()
         self.on_exit: ExitHandler | None = None
         self.on_open: OpenHandler | None = None
@@ -38,19 +48,20 @@ class AgentConnections:
         connection = self._open.get(instance_id)
         if connection is not None and not connection.closed:
             return connection
-        async with self._locks.setdefault(instance_id, asyncio.Lock()):
+        async with self._alone(instance_id) as making:
             connection = self._open.get(instance_id)
             if connection is not None and not connection.closed:
                 return connection
+            drops = making.drops
             try:
                 async with asyncio.timeout(_CONNECT_TIMEOUT_SECONDS):
                     connection = await self._driver.connect(instance_id)
             except TimeoutError:
-                raise RuntimeFailure(
-                    "The agent of the sandbox does not answer; retry shortly.",
-                    code=ErrorCode.AGENT_UNREACHABLE,
-                    retry_after_seconds=AGENT_RETRY_AFTER_SECONDS,
-                ) from None
+                raise _unreachable() from None
+            if making.drops != drops:
+                # Dropped while it was made: nobody else would ever close it.
+                await connection.close()
+                raise _unreachable()
             self._open[instance_id] = connection
             self._watch(instance_id, connection)
             if self.on_open is not None:
@@ -65,17 +76,32 @@ class AgentConnections:
     async def drop(self, instance_id: str) -> None:
         """Close the connection to an instance that is going away; nobody is told of the loss."""
         connection = self._open.pop(instance_id, None)
-        self._locks.pop(instance_id, None)
+        making = self._makings.get(instance_id)
+        if making is not None:
+            making.drops += 1
         if connection is not None:
             await connection.close()
 
     async def close(self) -> None:
         """Close every connection; commands go on."""
-        for instance_id in list(self._open):
+        for instance_id in self._open.keys() | self._makings.keys():
             await self.drop(instance_id)
         for task in self._watchers:
             task.cancel()
         await asyncio.gather(*self._watchers, return_exceptions=True)
+
+    @contextlib.asynccontextmanager
+    async def _alone(self, instance_id: str) -> AsyncIterator[_Making]:
+        """One at a time makes the connection to an instance."""
+        making = self._makings.setdefault(instance_id, _Making())
+        making.users += 1
+        try:
+            async with making.lock:
+                yield making
+        finally:
+            making.users -= 1
+            if not making.users:
+                del self._makings[instance_id]
 
     def _watch(self, instance_id: str, connection: AgentConnection) -> None:
         async def record(state: CommandState) -> None:
@@ -93,3 +119,11 @@ class AgentConnections:
             del self._open[instance_id]
             if self.on_lost is not None:
                 self.on_lost(instance_id)
+
+
+def _unreachable() -> RuntimeFailure:
+    return RuntimeFailure(
+        "The agent of the sandbox does not answer; retry shortly.",
+        code=ErrorCode.AGENT_UNREACHABLE,
+        retry_after_seconds=AGENT_RETRY_AFTER_SECONDS,
+    )
