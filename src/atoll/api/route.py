@@ -1,6 +1,7 @@
 """What every authenticated route does before its own work: find the caller, read and parse the body.
 
-So the order of answers is the same everywhere: 401, then 400 for the body, then what the use case says.
+So the order of answers is the same everywhere: 401, 403 for a kind of token that no sandbox endpoint takes, then 400
+for the body, then what the use case says.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from starlette.responses import Response
 from atoll.api.auth import authenticate_request
 from atoll.api.errors import TOO_LARGE, render
 from atoll.domain.errors import Invalid
-from atoll.domain.identity import Principal
+from atoll.domain.identity import Principal, require_person
 from atoll.ops.services import Services
 
 MAX_BODY_BYTES = 10 * 1024 * 1024
@@ -62,6 +63,8 @@ class AuthenticatedRoute(APIRoute):
 
         async def handle(request: Request) -> Response:
             request.state.principal = await authenticate_request(request.app.state.services, request)
+            # Before the body: whatever it holds, such a token gets nothing here.
+            require_person(request.state.principal)
             if takes_body:
                 try:
                     request = await _read_json(request)

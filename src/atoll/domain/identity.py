@@ -102,12 +102,17 @@ class Principal:
         return f"user:{self.user_id}"
 
 
-def require_scope(principal: Principal, scope: Scope) -> None:
-    """Refuse a token without the scope (SA-004) or of a kind that sandbox endpoints do not take (SA-005, SA-006)."""
+def require_person(principal: Principal) -> None:
+    """Refuse a token of a kind that sandbox endpoints do not take (SA-005, SA-006)."""
     if principal.kind not in PERSONAL_KINDS:
         raise Forbidden(
             f"A token of the kind {principal.kind} cannot call this endpoint; use a user or an OAuth token.",
         )
+
+
+def require_scope(principal: Principal, scope: Scope) -> None:
+    """Refuse a token without the scope (SA-004) or of a kind that sandbox endpoints do not take."""
+    require_person(principal)
     if scope not in principal.scopes:
         raise Forbidden(f"The token lacks the scope {scope}.", code=ErrorCode.INSUFFICIENT_SCOPE)
 

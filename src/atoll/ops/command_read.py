@@ -41,10 +41,10 @@ async def get_command(
         return sandbox, commands.get(tx, sandbox_id, execution_id)
 
     sandbox, execution = await services.database.write(look)
-    if execution is None or execution.kind is not ExecutionKind.START:
-        raise unknown_execution()
     if sandbox.status in PROVISIONING or sandbox.status in {SandboxStatus.SUSPENDING, SandboxStatus.SUSPENDED}:
         check_accepts_commands(sandbox)
+    if execution is None or execution.kind is not ExecutionKind.START:
+        raise unknown_execution()
     if execution.instance_id != sandbox.instance_id or sandbox.status not in {SandboxStatus.READY, SandboxStatus.BUSY}:
         return _from_record(execution, from_seq)
     try:

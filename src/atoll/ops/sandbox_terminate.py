@@ -56,4 +56,11 @@ def begin_termination(tx: Transaction, sandbox: Sandbox, reason: TerminationReas
             error_code=ErrorCode.SANDBOX_NOT_READY,
             status_reason="terminated before it was ready",
         )
-    return transition(tx, sandbox, Action.TERMINATE, termination_reason=reason, desired_status=SandboxStatus.TERMINATED)
+    return transition(
+        tx,
+        sandbox,
+        Action.TERMINATE,
+        termination_reason=reason,
+        desired_status=SandboxStatus.TERMINATED,
+        status_reason=sandbox.status_reason,  # why it failed is worth knowing after it was ended too
+    )
