@@ -12,7 +12,6 @@ import contextlib
 import fcntl
 import io
 import os
-import shutil
 import signal
 import subprocess
 import tempfile
@@ -25,6 +24,7 @@ import zstandard
 
 from atoll.domain.volume import SANDBOX_ID_NUMBER
 from atoll.storage.listing import Listing, SnapshotTooLarge
+from atoll.storage.patterns import Cancelled
 
 _LEVEL = 1
 _THREADS = 2
@@ -61,10 +61,6 @@ _TAR_CHANGED = 1
 
 class ArchiveFailed(Exception):  # noqa: N818 - reads as what happened
     """tar did not do its work, or the archive is damaged. For the operator's log."""
-
-
-class Cancelled(Exception):  # noqa: N818 - reads as what happened
-    """Whoever asked for the work no longer wants it."""
 
 
 def pack(
@@ -108,15 +104,6 @@ def unpack(chunks: Iterator[bytes], folder: Path, length: int, cancel: threading
         except BrokenPipeError:
             pass  # tar has given up; its status says so
         _check_end(tar, allowed=(0,))
-
-
-def empty_folder(folder: Path) -> None:
-    """Make a folder empty, following no link."""
-    for entry in os.scandir(folder):
-        if entry.is_dir(follow_symlinks=False):
-            shutil.rmtree(entry.path)
-        else:
-            Path(entry.path).unlink()
 
 
 def _decompressed(chunks: Iterator[bytes], expected: int) -> Iterator[bytes]:
@@ -189,7 +176,7 @@ def _child(
 ) -> Iterator[_Tar]:
     """Run tar for as long as the block; whatever happens, none of its group outlives it."""
     if not isinstance(stdin, int):
-        stdin.write(b"".join(name + b"\0" for name in write_names))
+        stdin.writelines(name + b"\0" for name in write_names)
         stdin.seek(0)
     with tempfile.TemporaryFile() as said:
         process = subprocess.Popen(  # noqa: S603 - no shell sees a name; the programs are ours

@@ -1,4 +1,4 @@
-"""Decides what of a workspace goes into its archive: a walk that follows no symbolic link, gitignore patterns, the cap.
+"""Decides what of a workspace goes into its archive: a walk that follows no symbolic link, the caps.
 
 Everything in the folder is hostile, and may change while it is looked at: folders are opened with openat2, so that one
 that is swapped for a link to the host between two steps is an error and not a way out.
@@ -8,24 +8,25 @@ from __future__ import annotations
 
 import ctypes
 import os
-import re
 import stat
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
-
 from atoll.domain.snapshot import SnapshotRules
+from atoll.storage.patterns import Cancelled, matcher
 
 MAX_ENTRIES = 5_000_000
+MAX_PATH_BYTES = 256 * 1024 * 1024
+"""Of all paths together: they are held in memory, and a sandbox chooses how long they are."""
 _OPENAT2 = 437
 _RESOLVE_NO_SYMLINKS, _RESOLVE_BENEATH, _RESOLVE_NO_XDEV = 0x04, 0x08, 0x01
 _DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class SnapshotTooLarge(Exception):  # noqa: N818 - reads as what happened
-    """The files of the workspace hold more than the cap (SA-155)."""
+    """The files of the workspace hold more than the cap (SA-155), or are too many to list."""
 
 
 class _OpenHow(ctypes.Structure):
@@ -41,6 +42,8 @@ class Listing:
 
     paths: list[bytes] = field(default_factory=list)
     """Relative to the workspace, folders before what is in them."""
+    path_bytes: int = 0
+    """Length of all paths."""
     files: int = 0
     content_bytes: int = 0
     """Bytes that the files hold; hard links count once."""
@@ -64,107 +67,75 @@ def open_beneath(root: int, relative: bytes) -> int:
     return descriptor
 
 
-def matcher(patterns: Sequence[str]) -> Callable[[bytes, bool], bool]:
-    """Whether an entry is excluded, as git would say of it alone: the last pattern that matches the entry decides.
+def list_workspace(folder: Path, rules: SnapshotRules, cancel: threading.Event) -> Listing:
+    """Walk a workspace.
 
-    Excluded folders are not walked, so nothing below one can be taken in again (SA-036). Patterns that git would not
-    understand match nothing.
+    Raises `SnapshotTooLarge` as soon as a cap is passed, `Cancelled`, and `OSError` when it cannot be read.
     """
-    compiled = [pattern for line in patterns if (pattern := _compile(line)) is not None]
-    compiled.reverse()
-
-    def excluded(relative: bytes, is_folder: bool) -> bool:  # noqa: FBT001 - a fact about the entry
-        name = os.fsdecode(relative)
-        for include, matches in compiled:
-            if matches(name, is_folder):
-                return include
-        return False
-
-    return excluded
-
-
-def _compile(line: str) -> tuple[bool, Callable[[str, bool], bool]] | None:
-    if line.rstrip().endswith("/**/"):
-        line = f"{line.rstrip()}*/"  # the same to git; pathspec would also match the folder above
-    try:
-        pattern = GitIgnoreSpecPattern(line)
-    except ValueError:
-        return None
-    if pattern.regex is None or pattern.include is None:
-        return None
-    # pathspec's expression also matches what lies below a folder; bound to the end, it speaks of the entry alone.
-    source = pattern.regex.pattern.replace("(?P<ps_d>/)", r"/\Z").replace("|$)", r"|\Z)")
-    regex = re.compile(source, re.DOTALL)
-    takes_slash = r"/\Z" in source
-
-    def matches(name: str, is_folder: bool) -> bool:  # noqa: FBT001 - as above
-        return regex.search(f"{name}/" if is_folder and takes_slash else name) is not None
-
-    return bool(pattern.include), matches
-
-
-def list_workspace(folder: Path, rules: SnapshotRules) -> Listing:
-    """Walk a workspace. Raises `SnapshotTooLarge` as soon as the cap is passed, `OSError` when it cannot be read."""
     listing = Listing()
-    excluded = matcher(rules.exclude)
+    excluded = matcher(rules.exclude, cancel)
     mount_point = None if rules.mount_point is None else os.fsencode(rules.mount_point)
     linked: set[int] = set()
     root = os.open(folder, _DIRECTORY_FLAGS)
     try:
         pending = [b""]
         while pending:
-            below = _list_folder(root, pending.pop(), listing, excluded, mount_point, linked)
-            if listing.content_bytes > rules.max_bytes:
-                raise SnapshotTooLarge
-            if len(listing.paths) > MAX_ENTRIES:
-                raise SnapshotTooLarge
-            pending.extend(below)
+            for path, seen in _entries(root, pending.pop(), cancel):
+                is_folder = stat.S_ISDIR(seen.st_mode)
+                if path == mount_point or excluded(os.fsdecode(path), is_folder):
+                    continue
+                _add(listing, path, seen, linked)
+                if is_folder:
+                    pending.append(path)
+                _check_caps(listing, rules)
     finally:
         os.close(root)
     return listing
 
 
-def _list_folder(
-    root: int,
-    relative: bytes,
-    listing: Listing,
-    excluded: Callable[[bytes, bool], bool],
-    mount_point: bytes | None,
-    linked: set[int],
-) -> list[bytes]:
-    """Add one folder's entries; returns the folders among them."""
+def _entries(root: int, relative: bytes, cancel: threading.Event) -> Iterator[tuple[bytes, os.stat_result]]:
+    """What is in one folder; nothing when it went away, or became something else, since its parent was read."""
     try:
         descriptor = open_beneath(root, relative)
     except OSError:
         if not relative:
             raise
-        return []  # it went away, or became something else, since its parent was read
-    below: list[bytes] = []
+        return
     prefix = relative + b"/" if relative else b""
     try:
         with os.scandir(descriptor) as entries:
             for entry in entries:
-                path = prefix + os.fsencode(entry.name)
+                if cancel.is_set():
+                    raise Cancelled
                 try:
                     seen = entry.stat(follow_symlinks=False)
                 except FileNotFoundError:
                     continue
-                is_folder = stat.S_ISDIR(seen.st_mode)
-                if path == mount_point or excluded(path, is_folder):
-                    continue
-                if not _is_kept(seen.st_mode):
-                    listing.skipped += 1
-                    continue
-                listing.paths.append(path)
-                if is_folder:
-                    below.append(path)
-                    continue
-                listing.files += 1
-                if stat.S_ISREG(seen.st_mode) and _counts(seen, linked):
-                    listing.content_bytes += seen.st_size
+                yield prefix + os.fsencode(entry.name), seen
     finally:
         os.close(descriptor)
-    return below
+
+
+def _add(listing: Listing, path: bytes, seen: os.stat_result, linked: set[int]) -> None:
+    if not _is_kept(seen.st_mode):
+        listing.skipped += 1
+        return
+    listing.paths.append(path)
+    listing.path_bytes += len(path)
+    if stat.S_ISDIR(seen.st_mode):
+        return
+    listing.files += 1
+    if stat.S_ISREG(seen.st_mode) and _counts(seen, linked):
+        listing.content_bytes += seen.st_size
+
+
+def _check_caps(listing: Listing, rules: SnapshotRules) -> None:
+    if (
+        listing.content_bytes > rules.max_bytes
+        or len(listing.paths) > MAX_ENTRIES
+        or listing.path_bytes > MAX_PATH_BYTES
+    ):
+        raise SnapshotTooLarge
 
 
 def _is_kept(mode: int) -> bool:

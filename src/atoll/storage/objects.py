@@ -7,7 +7,6 @@ Every call blocks and runs in a thread; contents stream and are never whole in m
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,6 +18,7 @@ from obstore.exceptions import BaseError
 from obstore.store import LocalStore, ObjectStore, S3Store
 
 from atoll.domain.volume import PointKind, StoragePoint
+from atoll.drivers.removal import remove_tree
 
 CHUNK_BYTES = 8 * 1024 * 1024
 _REQUEST_SECONDS = 60
@@ -102,9 +102,7 @@ def delete_volume(opened: OpenPoint, volume_id: str) -> None:
     """Delete every object of a volume; fine when there is none."""
     if opened.point.kind is PointKind.FOLDER:
         # Also folders and half-written objects, which object storage does not list.
-        folder = Path(opened.point.location, volume_id)
-        if folder.exists():
-            shutil.rmtree(folder)
+        remove_tree(Path(opened.point.location, volume_id))
         return
     store = opened.store()
     try:

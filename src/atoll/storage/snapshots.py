@@ -19,10 +19,12 @@ from typing import TypeVar
 
 from atoll.domain.snapshot import Snapshot, SnapshotRules
 from atoll.domain.volume import SANDBOX_ID_NUMBER
+from atoll.drivers.removal import empty_folder
 from atoll.storage import archive, objects
-from atoll.storage.archive import ArchiveFailed, Cancelled
+from atoll.storage.archive import ArchiveFailed
 from atoll.storage.listing import SnapshotTooLarge, list_workspace
 from atoll.storage.objects import OpenPoint, StorageFailed
+from atoll.storage.patterns import Cancelled
 
 T = TypeVar("T")
 
@@ -49,7 +51,7 @@ async def take(
     """
 
     def work(cancel: threading.Event) -> Snapshot:
-        listing = list_workspace(folder, rules)
+        listing = list_workspace(folder, rules, cancel)
         digest = hashlib.sha256()
         counted = [0]
         stored = [0]
@@ -101,7 +103,7 @@ async def restore(opened: OpenPoint, snapshot: Snapshot, folder: Path, *, timeou
             if digest.hexdigest() != snapshot.sha256 or length != snapshot.archive_bytes:
                 raise ArchiveFailed("the archive is not the one that was recorded")
         except BaseException:
-            archive.empty_folder(folder)
+            empty_folder(folder)
             raise
 
     await _in_thread(work, timeout)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -16,6 +15,7 @@ from pathlib import Path
 import structlog
 
 from atoll.domain.volume import SANDBOX_ID_NUMBER
+from atoll.drivers.removal import remove_tree
 
 _log = structlog.get_logger(__name__)
 
@@ -66,8 +66,8 @@ class Workspaces:
             for folder in found:
                 tried.add(folder)
                 try:
-                    await asyncio.to_thread(self._remove, folder)
-                except OSError as error:  # the next sweep tries again
+                    await asyncio.to_thread(remove_tree, folder)
+                except Exception as error:  # the rest must go all the same; the next sweep tries again
                     _log.warning("a removed workspace resists", error=str(error))
 
     def _removed(self, tried: set[Path]) -> set[Path]:
@@ -81,13 +81,8 @@ class Workspaces:
 
     def _make(self, instance_id: str) -> None:
         self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._remove(self._root / instance_id)
+        remove_tree(self._root / instance_id)
         folder = self.folder(instance_id)
         folder.mkdir(parents=True)
         if os.getuid() == 0:
             os.chown(folder, SANDBOX_ID_NUMBER, SANDBOX_ID_NUMBER)
-
-    @staticmethod
-    def _remove(folder: Path) -> None:
-        if folder.exists():
-            shutil.rmtree(folder)

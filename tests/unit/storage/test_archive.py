@@ -20,6 +20,7 @@ from atoll.domain.snapshot import Snapshot, SnapshotRules
 from atoll.domain.volume import PointKind, StoragePoint
 from atoll.storage import archive, listing, snapshots
 from atoll.storage.objects import OpenPoint
+from atoll.storage.patterns import Cancelled
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 MIB = 1024 * 1024
@@ -150,11 +151,29 @@ async def test_excludes_and_the_mount_point_are_left_out(point: OpenPoint, works
 def test_the_cap_counts_what_files_hold_and_hard_links_once(workspace: Path) -> None:
     (workspace / "a").write_bytes(bytes(MIB))
     os.link(workspace / "a", workspace / "b")
-    assert listing.list_workspace(workspace, rules(max_bytes=MIB)).content_bytes == MIB
+    assert listing.list_workspace(workspace, rules(max_bytes=MIB), threading.Event()).content_bytes == MIB
     (workspace / "c").write_bytes(b"x")
     with pytest.raises(listing.SnapshotTooLarge):
-        listing.list_workspace(workspace, rules(max_bytes=MIB))
-    assert listing.list_workspace(workspace, rules("c", max_bytes=MIB)).files == 2
+        listing.list_workspace(workspace, rules(max_bytes=MIB), threading.Event())
+    assert listing.list_workspace(workspace, rules("c", max_bytes=MIB), threading.Event()).files == 2
+
+
+def test_names_that_would_fill_the_memory_are_too_large(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a", "b", "c"):
+        (workspace / (name * 100)).touch()
+    monkeypatch.setattr(listing, "MAX_PATH_BYTES", 300)
+    assert listing.list_workspace(workspace, rules(), threading.Event()).path_bytes == 300
+    (workspace / "d").touch()
+    with pytest.raises(listing.SnapshotTooLarge):
+        listing.list_workspace(workspace, rules(), threading.Event())
+
+
+def test_a_walk_that_nobody_wants_any_more_stops(workspace: Path) -> None:
+    (workspace / "a").touch()
+    cancel = threading.Event()
+    cancel.set()
+    with pytest.raises(Cancelled):
+        listing.list_workspace(workspace, rules(), cancel)
 
 
 @needs_root
@@ -168,8 +187,8 @@ async def test_a_folder_swapped_for_a_link_to_the_host_gives_nothing_away(
     (workspace / "folder" / "file").write_text("mine")
     real = listing.list_workspace
 
-    def list_then_swap(folder: Path, what: SnapshotRules) -> listing.Listing:
-        found = real(folder, what)
+    def list_then_swap(folder: Path, what: SnapshotRules, cancel: threading.Event) -> listing.Listing:
+        found = real(folder, what, cancel)
         (folder / "folder").rename(folder / "away")
         (folder / "folder").symlink_to(host)
         return found
@@ -192,7 +211,7 @@ def test_the_walk_does_not_follow_a_link(workspace: Path) -> None:
                 listing.open_beneath(root, escape)
     finally:
         os.close(root)
-    assert listing.list_workspace(workspace, rules()).paths == [b"link"]
+    assert listing.list_workspace(workspace, rules(), threading.Event()).paths == [b"link"]
 
 
 def _hostile(kind: str) -> bytes:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,12 +13,35 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from atoll.storage.listing import matcher
+from atoll.storage.patterns import Cancelled, matcher
 
-_NAMES = st.sampled_from(["a", "b", "build", "tmp", "x.log", "node_modules", "a b", ".hidden", "[x]"])
+_NAMES = st.sampled_from(
+    ["a", "b", "build", "tmp", "x.log", "node_modules", "a b", ".hidden", "[x]", "abab", "a-b", "A1", "x\\y"]
+)
 _PATHS = st.lists(_NAMES, min_size=1, max_size=4).map("/".join)
 _WORDS = ["a", "b", "build", "tmp", "node_modules", "a b"]
-_GLOBS = ["*.log", "*", "**", "?", "[ab]", "[!a]", "x.*", ".*", "\\a", "\\[x]"]
+_GLOBS = [
+    *(
+        "*.log",
+        "*",
+        "**",
+        "***",
+        "?",
+        "x.*",
+        ".*",
+        "\\a",
+        "\\[x]",
+        "*a*b*",
+        "*a*b",
+        "**b",
+        "?*",
+        "*b?*",
+        "*\\**",
+        "a\\",
+    ),
+    *("[ab]", "[!a]", "[^a]*", "[a-c]", "[z-a]", "[!z-a]", "[]x]", "[[]x]", "*[a-]b", "[[:upper:]]?", "*[[:digit:]]"),
+    *("[a", "[[:none:]]", "[\\]", "[a\\-b]", "[[:x]*", "x[+-z]y", "x[/\\\\]y", "x[!/]y", "a ", "b\\ "),
+]
 _PIECES = st.sampled_from([*_WORDS, *_GLOBS])
 _PATTERNS = st.builds(
     lambda negated, rooted, pieces, folder: negated + rooted + "/".join(pieces) + folder,
@@ -58,12 +83,12 @@ def _git_keeps(root: Path, patterns: list[str], files: set[str]) -> set[str]:
 
 def _kept(files: set[str], patterns: list[str]) -> set[str]:
     """What the walk would keep: an excluded folder is not entered."""
-    excluded = matcher(patterns)
+    excluded = matcher(patterns, threading.Event())
     kept = set()
     for file in files:
         parts = file.split("/")
         entries = [("/".join(parts[:n]), n < len(parts)) for n in range(1, len(parts) + 1)]
-        if not any(excluded(path.encode(), is_folder) for path, is_folder in entries):
+        if not any(excluded(path, is_folder) for path, is_folder in entries):
             kept.add(file)
     return kept
 
@@ -97,3 +122,29 @@ def test_a_name_a_glob_and_a_path_each_exclude(pattern: str, excluded_paths: lis
 
 def test_a_pattern_that_git_does_not_understand_excludes_nothing() -> None:
     assert _kept({"a", "b"}, ["!", "/", "\\"]) == {"a", "b"}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path"),
+    [
+        ("*a*a*a*a*a*a*a*a*a*ab", "a" * 255),
+        ("*?" * 127 + "b", "a" * 255),
+        ("*[a-b]" * 100 + "c", "a" * 255),
+        ("**/a/" * 150 + "b", "a/" * 2_000 + "a"),
+        ("**/*a*a*a*a*ab/" * 20 + "b", "/".join(["a" * 255] * 15)),
+    ],
+)
+def test_no_pattern_makes_matching_slow(pattern: str, path: str) -> None:
+    excluded = matcher([pattern], threading.Event())
+    began = time.process_time()
+    assert not excluded(path, False)
+    assert time.process_time() - began < 0.1
+
+
+def test_matching_stops_when_nobody_wants_it_any_more() -> None:
+    cancel = threading.Event()
+    excluded = matcher(["a"], cancel)
+    assert excluded("a", False)
+    cancel.set()
+    with pytest.raises(Cancelled):
+        excluded("a", False)

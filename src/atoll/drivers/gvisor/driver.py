@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import json
 import os
-import shutil
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -40,6 +39,7 @@ from atoll.drivers.gvisor.settings import (
     GvisorSettings,
     from_operator,
 )
+from atoll.drivers.removal import remove_tree
 from atoll.settings import Settings
 
 _KILL_SECONDS = 5.0
@@ -325,9 +325,8 @@ class GvisorDriver:
 
     def _remove_files(self, paths: InstancePaths) -> None:
         self._cgroups.remove(paths.instance_id)
-        for folder in (paths.disk, paths.folder):
-            with contextlib.suppress(FileNotFoundError):
-                shutil.rmtree(folder)
+        remove_tree(paths.disk)
+        remove_tree(paths.folder)
 
     def _look(self, paths: InstancePaths) -> Observation:
         instance_id = paths.instance_id
