@@ -81,7 +81,9 @@ const char *spawn_prepare(const struct identity *identity) {
         struct rlimit processes = {identity->nproc, identity->nproc};
         if (setrlimit(RLIMIT_NPROC, &processes) < 0) return "RLIMIT_NPROC";
     }
-    for (int number = 1; number < NSIG; number++) signal(number, SIG_DFL);
+    /* Not by signal(): glibc refuses its own two, which its posix_spawn leaves ignored in what it starts. */
+    const struct { void *handler; unsigned long flags; void *restorer; uint64_t mask; } usual = {0};
+    for (int number = 1; number < NSIG; number++) syscall(SYS_rt_sigaction, number, &usual, NULL, sizeof usual.mask);
     umask(022);
     return NULL;
 }
