@@ -20,6 +20,7 @@ import structlog
 from atoll.domain.errors import ErrorCode, RuntimeFailure
 from atoll.domain.volume import PointKind, SharedVolume
 from atoll.drivers import process
+from atoll.drivers.removal import remove_tree
 from atoll.storage.objects import OpenPoint
 
 _log = structlog.get_logger(__name__)
@@ -117,8 +118,7 @@ class VolumeMounts:
         # rmdir, not rmtree: should it still be mounted, the volume's files must not be taken for our own.
         with contextlib.suppress(FileNotFoundError):
             self.folder(instance_id).rmdir()
-        with contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(self.cache(instance_id))
+        remove_tree(self.cache(instance_id))  # the sandbox chose the names in it, and how deep they nest
 
     async def _mounted(self, folder: Path) -> None:
         """Wait until rclone serves. Raises `OSError` when it gave up or takes too long."""
