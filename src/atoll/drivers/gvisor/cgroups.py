@@ -3,7 +3,7 @@
 Called by the driver. Only folders and files under the hierarchy's root are touched, so both versions are tested
 against plain trees.
 
-    v1   <root>/{memory,cpu,pids}/atoll-<mark>/<instance>      v2   <root>/atoll-<mark>/<instance>
+    v1   <root>/{memory,cpu,pids,cpuset}/atoll-<mark>/<instance>      v2   <root>/atoll-<mark>/<instance>
 
 The hard memory limit is the sandbox's memory, plus what gVisor itself needs, plus a reserve. The shim watches the limit
 without the reserve and has the greedy process killed there (SA-099); the hard limit only protects the machine.
@@ -29,6 +29,8 @@ _PERIOD_MICROSECONDS = 100_000
 _SHARES_A_CPU = 1024
 _WEIGHT_A_CPU = 100
 _LOOK_SECONDS = 0.005
+_CPUSET = "cpuset"
+"""Used where the machine has it: without it sandboxes are only slower."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,23 @@ class Cgroups(ABC):
     def limit_cpu(self, instance_id: str, limits: Limits) -> None:
         """Put the processor limit in force: after the boot, which is mostly computing, so that it runs at full
         speed."""
+
+    @abstractmethod
+    def cpuset(self, instance_id: str) -> Path:
+        """The folder with the instance's `cpuset.cpus`."""
+
+    def confine(self, instance_id: str, processor: int) -> None:
+        """Keep every process of the instance on one processor. Does nothing on a machine without cpusets."""
+        with contextlib.suppress(FileNotFoundError):
+            _write_existing(self.cpuset(instance_id) / "cpuset.cpus", str(processor))
+
+    def confined_to(self, instance_id: str) -> int | None:
+        """The processor it is kept on; None when it may use several."""
+        try:
+            cpus = (self.cpuset(instance_id) / "cpuset.cpus").read_text().strip()
+        except OSError:
+            return None
+        return int(cpus) if cpus.isdecimal() else None
 
     @abstractmethod
     def memory_watch(self, instance_id: str, limits: Limits) -> MemoryWatch:
@@ -142,15 +161,30 @@ class CgroupsV1(Cgroups):
 
     _CONTROLLERS = ("memory", "cpu", "pids")
 
+    def __init__(self, root: Path, parent: str) -> None:
+        super().__init__(root, parent)
+        self._controllers = tuple(
+            controller for controller in (*self._CONTROLLERS, _CPUSET) if (root / controller / "cgroup.procs").exists()
+        )
+
     def start(self) -> None:
         """Make the parent in each hierarchy."""
         for controller in self._CONTROLLERS:
-            if not (self._root / controller / "cgroup.procs").exists():
+            if controller not in self._controllers:
                 raise _missing(controller)
         for parent in self.parents():
             parent.mkdir(exist_ok=True)
+        if _CPUSET in self._controllers:
+            self._inherit_cpuset()
         # All sandboxes together weigh as much as one busy process of the machine on each processor, not as one in all.
         _write(self._root / "cpu" / self._parent / "cpu.shares", str(_SHARES_A_CPU * (os.cpu_count() or 1)))
+
+    def _inherit_cpuset(self) -> None:
+        """A new group of this version has no processor and no memory node at all until it is given some."""
+        parent = self._root / _CPUSET / self._parent
+        for name in ("cpuset.cpus", "cpuset.mems"):
+            _write(parent / name, (self._root / _CPUSET / name).read_text().strip())
+        _write(parent / "cgroup.clone_children", "1")
 
     def create(self, instance_id: str, limits: Limits) -> None:
         """Memory with a hard limit that freezes instead of killing the sandbox, and tasks."""
@@ -182,13 +216,17 @@ class CgroupsV1(Cgroups):
         """`memory.usage_in_bytes`."""
         return _read_int(self._folder("memory", instance_id) / "memory.usage_in_bytes")
 
+    def cpuset(self, instance_id: str) -> Path:
+        """In its own hierarchy."""
+        return self._folder(_CPUSET, instance_id)
+
     def folders(self, instance_id: str) -> list[Path]:
         """One a controller."""
-        return [self._folder(controller, instance_id) for controller in self._CONTROLLERS]
+        return [self._folder(controller, instance_id) for controller in self._controllers]
 
     def parents(self) -> list[Path]:
         """One a controller."""
-        return [self._root / controller / self._parent for controller in self._CONTROLLERS]
+        return [self._root / controller / self._parent for controller in self._controllers]
 
     def _folder(self, controller: str, instance_id: str) -> Path:
         return self._root / controller / self._parent / instance_id
@@ -205,10 +243,11 @@ class CgroupsV2(Cgroups):
         for controller in self._CONTROLLERS:
             if controller not in there:
                 raise _missing(controller)
-        self._hand_down(self._root)
+        handed = [controller for controller in (*self._CONTROLLERS, _CPUSET) if controller in there]
+        self._hand_down(self._root, handed)
         parent = self._root / self._parent
         parent.mkdir(exist_ok=True)
-        self._hand_down(parent)
+        self._hand_down(parent, handed)
         _write_if_there(parent / "cpu.weight", str(min(10_000, _WEIGHT_A_CPU * (os.cpu_count() or 1))))
 
     def create(self, instance_id: str, limits: Limits) -> None:
@@ -237,6 +276,10 @@ class CgroupsV2(Cgroups):
         """`memory.current`."""
         return _read_int(self._folder(instance_id) / "memory.current")
 
+    def cpuset(self, instance_id: str) -> Path:
+        """The instance's folder."""
+        return self._folder(instance_id)
+
     def folders(self, instance_id: str) -> list[Path]:
         """One."""
         return [self._folder(instance_id)]
@@ -250,10 +293,11 @@ class CgroupsV2(Cgroups):
         _write_if_there(self._folder(instance_id) / "cgroup.kill", "1")
         return super().kill(instance_id, seconds=seconds)
 
-    def _hand_down(self, folder: Path) -> None:
+    @staticmethod
+    def _hand_down(folder: Path, controllers: list[str]) -> None:
         control = folder / "cgroup.subtree_control"
         handed = control.read_text().split() if control.exists() else []
-        missing = [controller for controller in self._CONTROLLERS if controller not in handed]
+        missing = [controller for controller in controllers if controller not in handed]
         if missing:
             _write(control, " ".join(f"+{controller}" for controller in missing))
 
@@ -281,15 +325,18 @@ def _write(path: Path, value: str) -> None:
         file.write(value)
 
 
-def _write_if_there(path: Path, value: str) -> None:
+def _write_existing(path: Path, value: str) -> None:
     # Opened without O_CREAT: on a real hierarchy a missing file is a kernel without the feature.
-    with contextlib.suppress(FileNotFoundError):
-        descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC)
-        try:
-            with contextlib.suppress(OSError):
-                os.write(descriptor, value.encode())
-        finally:
-            os.close(descriptor)
+    descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC)
+    try:
+        os.write(descriptor, value.encode())
+    finally:
+        os.close(descriptor)
+
+
+def _write_if_there(path: Path, value: str) -> None:
+    with contextlib.suppress(OSError):
+        _write_existing(path, value)
 
 
 def _read_int(path: Path) -> int:

@@ -32,6 +32,7 @@ from atoll.drivers.gvisor.images import Image, ImageStore
 from atoll.drivers.gvisor.layout import InstancePaths, Layout, is_instance_id
 from atoll.drivers.gvisor.network import Namespace, Network
 from atoll.drivers.gvisor.probe import RunscTraits, probe_runsc
+from atoll.drivers.gvisor.processors import Processors
 from atoll.drivers.gvisor.settings import (
     MIB,
     ZCLOUD_CPUS,
@@ -81,6 +82,7 @@ class GvisorDriver:
             allowed_private=settings.allowed_private,
         )
         self._disk = DiskWatcher(self._to_watch, self._evict, seconds=settings.disk_look_seconds)
+        self._processors = Processors(self._cgroups)
         self._boots = asyncio.Semaphore(settings.boots_at_once)
         self._locks: dict[str, _CountedLock] = {}
         self._creating: dict[str, asyncio.Task[None]] = {}
@@ -116,9 +118,11 @@ class GvisorDriver:
             raise classify.system_failure(error) from error
         await self._network.start(self._slots_in_use)
         self._disk.start()
+        self._processors.start()
 
     async def stop(self) -> None:
         """Stop the pool and the watchers; sandboxes go on."""
+        await self._processors.stop()
         await self._disk.stop()
         await self._network.stop()
 
@@ -228,18 +232,23 @@ class GvisorDriver:
             await self._finish(spec, paths)
 
     async def _finish(self, spec: InstanceSpec, paths: InstancePaths) -> None:
-        """Wait until the entrypoint stays up, then put the processor limit in force."""
-        await self._settled(paths)
-        self._cgroups.limit_cpu(spec.instance_id, self._limits(spec))
+        """Wait until the entrypoint stays up, then put the processor limit in force.
+
+        The boot itself may use every processor, since it is mostly computing; what comes after it is mostly waking.
+        """
+        limits = self._limits(spec)
+        await self._settled(paths, booted=lambda: self._processors.place(spec.instance_id, limits.cpus))
+        self._cgroups.limit_cpu(spec.instance_id, limits)
         records.write_whole(paths.ready, "")
 
-    async def _settled(self, paths: InstancePaths) -> None:
+    async def _settled(self, paths: InstancePaths, *, booted: Callable[[], None]) -> None:
         seconds = self._settings.boot_timeout_seconds
         answered = False
         try:
             async with asyncio.timeout(seconds):
                 client = await AgentClient.connect(paths.socket, timeout=2 * seconds)
                 answered = True
+                booted()
                 try:
                     await client.wait_settled()
                 finally:

@@ -44,8 +44,8 @@ def test_the_version_is_found_by_where_the_memory_controller_is(tmp_path: Path) 
 def test_version_2_hands_the_missing_controllers_down(tmp_path: Path) -> None:
     groups = CgroupsV2(v2_root(tmp_path), "atoll-x")
     groups.start()
-    assert (tmp_path / "cgroup.subtree_control").read_text() == "+cpu +pids"
-    assert (tmp_path / "atoll-x" / "cgroup.subtree_control").read_text() == "+memory +cpu +pids"
+    assert (tmp_path / "cgroup.subtree_control").read_text() == "+cpu +pids +cpuset"
+    assert (tmp_path / "atoll-x" / "cgroup.subtree_control").read_text() == "+memory +cpu +pids +cpuset"
 
 
 def test_version_2_says_which_controller_is_missing(tmp_path: Path) -> None:
