@@ -75,9 +75,8 @@ async def test_the_workload_sees_the_kernel_of_gvisor_and_not_the_machines(rig: 
 
 async def test_a_sandbox_of_half_a_processor_runs_on_one_at_a_time(rig: GvisorRig) -> None:
     await created(rig)
-    threads = [int(task) for pid in rig.cgroups.processes("one") for task in os.listdir(f"/proc/{pid}/task")]
-    assert threads
-    assert [len(allowed) for allowed in {frozenset(os.sched_getaffinity(thread)) for thread in threads}] == [1]
+    allowed = {frozenset(os.sched_getaffinity(pid)) for pid in rig.cgroups.processes("one")}
+    assert [len(processors) for processors in allowed] == [1]
 
 
 async def test_the_rules_stand_before_the_first_sandbox_and_come_back_when_flushed(

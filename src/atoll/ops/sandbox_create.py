@@ -19,6 +19,7 @@ from atoll.domain.sandbox import (
 from atoll.domain.template import PersistenceMode, Revision, Template
 from atoll.domain.webhook import WebhookTarget
 from atoll.ops.access import authorize_manage, load_template
+from atoll.ops.allocation import allocate_warm
 from atoll.ops.capacity import check_capacity
 from atoll.ops.execution_webhook import check_host, keep_target
 from atoll.ops.sandbox_resume import resume_if_suspended
@@ -64,6 +65,9 @@ async def create_sandbox(
 ) -> Created:
     """Reserve capacity and write the identity in one transaction (SA-412); a worker does the rest.
 
+    An instance that waits in a warm pool is claimed in the same transaction. The answer is the sandbox as it was
+    requested (SA-127) in either case.
+
     Raises `Invalid`, `Forbidden`, `NotFound`, `Conflict` or `LimitReached`; nothing exists after any of them.
     """
     check_owner(request.workload_profile, request.owner_kind)
@@ -79,7 +83,7 @@ async def create_sandbox(
         if existing is not None:
             sandboxes.touch(tx, existing.id)
             return Created(resume_if_suspended(tx, services, account, existing), was_created=False)
-        sandbox = _new_sandbox(tx, services, account, principal, request, correlation_id)
+        sandbox, revision = _new_sandbox(tx, services, account, principal, request, correlation_id)
         check_capacity(
             tx,
             services,
@@ -91,6 +95,7 @@ async def create_sandbox(
         sandboxes.add(tx, sandbox)
         if request.webhook is not None:
             keep_target(tx, services, sandbox.id, request.webhook)
+        allocate_warm(tx, services, sandbox, revision)
         return Created(sandbox, was_created=True)
 
     return await services.database.write(admit)
@@ -114,7 +119,7 @@ def _new_sandbox(
     principal: Principal,
     request: CreateSandbox,
     correlation_id: str,
-) -> Sandbox:
+) -> tuple[Sandbox, Revision]:
     app = identity.get_app(tx, request.app_id)
     if app is None or app.account_id != account.id:
         raise NotFound("There is no such app in this account.")
@@ -133,7 +138,7 @@ def _new_sandbox(
         volume_name=request.volume_name,
         revision=revision,
     )
-    return Sandbox(
+    sandbox = Sandbox(
         id=sandbox_id,
         account_id=account.id,
         app_id=app.id,
@@ -182,6 +187,7 @@ def _new_sandbox(
         private=request.private,
         webhook_host=None if request.webhook is None else request.webhook.host,
     )
+    return sandbox, revision
 
 
 def _choose_revision(tx: Transaction, account_id: str, request: CreateSandbox) -> tuple[Template, Revision]:

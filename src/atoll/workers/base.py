@@ -24,6 +24,9 @@ class Worker(Protocol):
     """What wakes it."""
     interval: float
     """Seconds after which it looks without a wake."""
+    patience: float
+    """Seconds it lets go by after a wake: whoever changed something is mostly in the middle of more, and a worker for
+    which nothing is urgent must not slow that down."""
 
     async def run_once(self) -> float | None:
         """Do what there is to do. Returns the seconds after which there will be more, if it knows."""
@@ -51,18 +54,19 @@ async def run_forever(worker: Worker, wakes: Wakes) -> None:
                 failures = 0
                 if next_due is not None:
                     delay = min(delay, max(next_due, 0.0))
-            await _wait_any(listeners, delay)
+            if await _wait_any(listeners, delay) and worker.patience:
+                await asyncio.sleep(worker.patience)
 
 
-async def _wait_any(listeners: list[Listener], delay: float) -> None:
-    if len(listeners) == 1:
-        await listeners[0].wait(delay)
-    elif not listeners:
+async def _wait_any(listeners: list[Listener], delay: float) -> bool:
+    """Whether there was a wake."""
+    if not listeners:
         await asyncio.sleep(delay)
-    else:
-        waits = [asyncio.create_task(listener.wait(delay)) for listener in listeners]
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in waits:
-                task.cancel()
+        return False
+    waits = [asyncio.create_task(listener.wait(delay)) for listener in listeners]
+    try:
+        done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        return any(wait.result() for wait in done)
+    finally:
+        for wait in waits:
+            wait.cancel()

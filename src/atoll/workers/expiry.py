@@ -23,6 +23,7 @@ class ExpiryWorker:
     name = "expiry"
     topics: tuple[str, ...] = (SANDBOXES,)
     interval = 60.0
+    patience = 0.25
 
     def __init__(self, services: Services) -> None:
         self._services = services

@@ -17,6 +17,7 @@ class ImageWorker:
     name = "images"
     topics: tuple[str, ...] = ()
     interval = 3_600.0
+    patience = 0.0
 
     def __init__(self, services: Services) -> None:
         self._services = services

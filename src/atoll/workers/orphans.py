@@ -20,6 +20,7 @@ class OrphanWorker:
     name = "orphans"
     topics: tuple[str, ...] = ()
     interval = 60.0
+    patience = 0.0
 
     def __init__(self, services: Services) -> None:
         self._services = services

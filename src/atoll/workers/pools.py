@@ -32,6 +32,7 @@ class PoolWorker:
     name = "pools"
     topics: tuple[str, ...] = (POOLS,)
     interval = 30.0
+    patience = 0.0
 
     def __init__(self, services: Services) -> None:
         self._services = services

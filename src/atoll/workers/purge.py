@@ -34,6 +34,7 @@ class PurgeWorker:
     name = "purge"
     topics: tuple[str, ...] = (VOLUMES,)
     interval = 3_600.0
+    patience = 0.0
 
     def __init__(self, services: Services) -> None:
         self._services = services

@@ -18,9 +18,10 @@ from atoll.domain.command import EndReason
 from atoll.domain.errors import AtollError, Conflict, ErrorCode, RuntimeFailure, StaleGeneration
 from atoll.domain.sandbox import PROVISIONING, Action, Sandbox, SandboxStatus
 from atoll.domain.template import Revision
-from atoll.ops.instance import instance_spec, pool_key
+from atoll.ops.allocation import allocate, become_ready
+from atoll.ops.instance import instance_spec
 from atoll.ops.services import Services
-from atoll.store import commands, pools, sandboxes, templates
+from atoll.store import commands, sandboxes, templates
 from atoll.store.database import Transaction
 from atoll.store.transitions import transition
 from atoll.store.wakes import SANDBOXES, sandbox_topic
@@ -44,6 +45,7 @@ class SandboxWorker:
     name = "sandboxes"
     topics: tuple[str, ...] = (SANDBOXES,)
     interval = 15.0
+    patience = 0.0
 
     def __init__(self, services: Services, lease_token: str) -> None:
         self._services = services
@@ -182,24 +184,14 @@ class SandboxWorker:
 
     async def _allocate(self, sandbox: Sandbox) -> Sandbox:
         """Claim a waiting instance, or name a new one; either is written before anything is done with it."""
-        new_id = self._services.new_id()
 
-        def allocate(tx: Transaction) -> Sandbox:
+        def allocate_one(tx: Transaction) -> Sandbox:
             revision = templates.get_revision(tx, sandbox.template_revision_id)
             if revision is None:
                 raise AtollError("the revision of a sandbox is gone")
-            warm = None if sandbox.persistence_mode.uses_volume else pools.claim(tx, pool_key(revision))
-            return transition(
-                tx,
-                sandbox,
-                Action.ALLOCATE,
-                instance_id=warm or new_id,
-                allocation_pending=True,
-                is_warm_allocation=warm is not None,
-                claimed_at=tx.now,
-            )
+            return allocate(tx, self._services, sandbox, revision)
 
-        return await self._services.database.write(allocate)
+        return await self._services.database.write(allocate_one)
 
     async def _prepare(self, sandbox: Sandbox) -> Sandbox | None:
         """Make sure of the claimed instance, or of the image of a new one."""
@@ -211,7 +203,7 @@ class SandboxWorker:
                 await self._services.agents.get(str(sandbox.instance_id))
             except RuntimeFailure:
                 return await self._replace_instance(sandbox)
-            return await database.write(lambda tx: self._become_ready(tx, transition(tx, sandbox, Action.START)))
+            return await database.write(lambda tx: become_ready(tx, transition(tx, sandbox, Action.START)))
         await self._unless_superseded(sandbox, self._services.driver.prepare_image(revision.image_digest))
         return await database.write(lambda tx: transition(tx, sandbox, Action.START))
 
@@ -234,7 +226,7 @@ class SandboxWorker:
         instance_id = str(sandbox.instance_id)
         await self._unless_superseded(sandbox, self._make_instance(sandbox, revision))
         await self._services.agents.get(instance_id)
-        return await self._services.database.write(lambda tx: self._become_ready(tx, sandbox))
+        return await self._services.database.write(lambda tx: become_ready(tx, sandbox))
 
     async def _make_instance(self, sandbox: Sandbox, revision: Revision) -> None:
         mounts = await prepare_mounts(self._services, sandbox)
@@ -270,19 +262,6 @@ class SandboxWorker:
             return current
 
         return await self._services.database.write(name)
-
-    @staticmethod
-    def _become_ready(tx: Transaction, sandbox: Sandbox) -> Sandbox:
-        resumed = {"resumed_at": tx.now} if sandbox.status is _S.RESUMING else {}
-        return transition(
-            tx,
-            sandbox,
-            Action.BECOME_READY,
-            ready_at=sandbox.ready_at or tx.now,
-            last_active_at=tx.now,
-            desired_status=None,
-            **resumed,
-        )
 
     async def _fail(self, sandbox: Sandbox, failure: RuntimeFailure) -> Sandbox | None:
         log.warning("sandbox_failed", sandbox_id=sandbox.id, error_code=failure.code, reason=failure.message)

@@ -42,6 +42,7 @@ class WatchWorker:
     name = "watch"
     topics: tuple[str, ...] = (SANDBOXES,)
     interval = 20.0
+    patience = 0.25
 
     def __init__(self, services: Services) -> None:
         self._services = services

@@ -52,6 +52,7 @@ class WebhookWorker:
     name = "webhooks"
     topics: tuple[str, ...] = (WEBHOOKS,)
     interval = 30.0
+    patience = 0.0
 
     def __init__(self, services: Services, lease_token: str) -> None:
         self._services = services

@@ -16,6 +16,7 @@ class Counting:
 
     name = "counting"
     interval = 60.0
+    patience = 0.0
 
     def __init__(self, topics: tuple[str, ...], due: float | None = None, fails: int = 0) -> None:
         self.topics = topics
