@@ -83,6 +83,9 @@ class Settings(BaseSettings):
     """How long archiving or restoring one workspace may take."""
     volume_purge_seconds: int = Field(default=7 * 86_400, ge=0)
     """How long the data of a removed volume can be restored."""
+    public_url: str | None = None
+    """`https://HOST[:PORT]` under which callers reach this server, for the endpoints that sessions are answered with;
+    None is the address that the request was sent to."""
     webhook_retry_base_seconds: float = Field(default=30, gt=0, le=3_600)
     """Delay before the second attempt of a webhook; it doubles from there."""
     webhook_test_destinations: Annotated[dict[str, WebhookTestDestination], NoDecode] = Field(default_factory=dict)
@@ -128,6 +131,13 @@ class Settings(BaseSettings):
         if value is not None and not value.startswith(("postgresql://", "sqlite:///")):
             raise ValueError("must begin with postgresql:// or sqlite:///")
         return value
+
+    @field_validator("public_url")
+    @classmethod
+    def _check_public_url(cls, value: str | None) -> str | None:
+        if value is not None and not value.startswith(("https://", "http://")):
+            raise ValueError("must begin with https:// or http://")
+        return None if value is None else value.rstrip("/")
 
     @field_validator(
         "sandbox_dns", "insecure_registries", "allowed_registries", "private_object_storage", mode="before"

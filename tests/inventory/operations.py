@@ -19,9 +19,7 @@ _CONTRACT_OPERATION = re.compile(r"`(GET|POST|PUT|PATCH|DELETE) (/(?:shared-volu
 _SCOPE = re.compile(r"scope (quave:[a-z]+(?::[a-z]+)?)")
 _FILLERS: dict[str, Any] = {"string": "x", "integer": 1, "boolean": True, "array": [], "object": {}}
 
-PLANNED = {
-    ("POST", f"{PREFIX}/sandbox/session"): "the gateway is built after volumes and webhooks",
-}
+PLANNED: dict[tuple[str, str], str] = {}
 """Operations of the specification that are not built yet, and why not."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from fastapi import FastAPI
-from fastapi.exceptions import RequestValidationError
+from fastapi.exceptions import RequestValidationError, WebSocketRequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -13,9 +13,10 @@ from starlette.responses import Response
 from atoll.api import health
 from atoll.api.envelope import RequestEnvelope
 from atoll.api.errors import INTERNAL, NO_SUCH_ROUTE, Failure, failure_of, invalid_fields, render
+from atoll.api.gateway import status
 from atoll.api.health import Readiness
 from atoll.api.openapi import document
-from atoll.api.sandbox import ai_subscriptions, commands, pause, sandboxes, templates, usage, volumes
+from atoll.api.sandbox import ai_subscriptions, commands, pause, sandboxes, sessions, templates, usage, volumes
 from atoll.domain.errors import AtollError
 from atoll.ops.services import Services
 
@@ -35,14 +36,17 @@ def create_app(services: Services, *, readiness: Readiness) -> FastAPI:
         sandboxes.router,
         pause.router,
         commands.router,
+        sessions.router,
         templates.router,
         volumes.router,
         ai_subscriptions.router,
         usage.router,
+        status.router,
     ):
         app.include_router(routes)
     app.add_exception_handler(AtollError, _refuse)
     app.add_exception_handler(RequestValidationError, _refuse_fields)
+    app.add_exception_handler(WebSocketRequestValidationError, _refuse_fields)
     app.add_exception_handler(HTTPException, _refuse_route)
     app.add_middleware(RequestEnvelope, new_id=services.new_id)
     app.openapi = partial(document, app)  # type: ignore[method-assign]  # the way that FastAPI documents
@@ -61,7 +65,7 @@ async def _refuse(request: Request, error: Exception) -> Response:
 
 async def _refuse_fields(request: Request, error: Exception) -> Response:
     del request
-    if not isinstance(error, RequestValidationError):
+    if not isinstance(error, RequestValidationError | WebSocketRequestValidationError):
         raise error
     return render(invalid_fields(error.errors()))
 

@@ -9,7 +9,8 @@ from atoll.domain.identity import Principal
 from atoll.ops.access import authenticate
 from atoll.ops.services import Services
 
-_LONGEST_TOKEN = 512
+LONGEST_TOKEN = 512
+"""Characters beyond which nothing is a token, so nothing is hashed or looked up."""
 
 
 def token_of(header: str | None) -> str | None:
@@ -25,6 +26,6 @@ def token_of(header: str | None) -> str | None:
 async def authenticate_request(services: Services, request: Request) -> Principal:
     """Find the caller, or raise `Unauthenticated` (SA-434)."""
     token = token_of(request.headers.get("authorization"))
-    if token is not None and len(token) > _LONGEST_TOKEN:
+    if token is not None and len(token) > LONGEST_TOKEN:
         raise Unauthenticated("The token is not known or was revoked.")
     return await authenticate(services, token)

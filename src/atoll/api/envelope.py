@@ -19,6 +19,8 @@ from atoll.api.errors import INTERNAL, render
 
 REQUEST_ID_HEADER = "X-Request-Id"
 _SANE_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,64}")
+_STARTS = frozenset({"http.response.start", "websocket.accept", "websocket.http.response.start"})
+"""Messages that carry the head of an answer. A WebSocket is logged at its end, with its close code for a status."""
 _log = structlog.get_logger("atoll.api")
 
 
@@ -31,7 +33,7 @@ class RequestEnvelope:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection."""
-        if scope["type"] != "http":
+        if scope["type"] not in {"http", "websocket"}:
             await self.app(scope, receive, send)
             return
         request_id = _request_id(scope) or self.new_id()
@@ -42,8 +44,10 @@ class RequestEnvelope:
 
         async def send_tagged(message: Message) -> None:
             nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
+            if message["type"] == "websocket.close":
+                status = message.get("code", 1000)
+            if message["type"] in _STARTS:
+                status = message.get("status", 101)
                 message["headers"] = [*message.get("headers", ()), (b"x-request-id", request_id.encode())]
             await send(message)
 
@@ -51,14 +55,14 @@ class RequestEnvelope:
             await self.app(scope, receive, send_tagged)
         except Exception as error:
             _log.error("request failed", request_id=request_id, route=_route(scope), traceback=trace(error))
-            if status is not None:
+            if status is not None or scope["type"] == "websocket":
                 raise  # the answer has begun: only ending the connection tells the client
             await render(INTERNAL)(scope, receive, send_tagged)
         finally:
             principal = state.get("principal")
             _log.info(
                 "request",
-                method=scope["method"],
+                method=scope.get("method", "WEBSOCKET"),
                 route=_route(scope),
                 status=status,
                 duration_ms=round((time.perf_counter() - began) * 1_000, 2),

@@ -14,7 +14,9 @@ from atoll import __version__
 from atoll.api.sandbox.answers import ErrorAnswer
 
 SANDBOX_API = "/api/public/v1"
+GATEWAY_API = "/gateway/"
 _SECURITY_SCHEME = "token"
+_GATEWAY_SCHEME = "gatewayToken"
 _DESCRIPTION = """Atoll gives AI agents isolated gVisor sandboxes over REST.
 
 Every call names its account by `accountId` and carries a token: `Authorization: Bearer TOKEN`, or the token alone.
@@ -51,7 +53,8 @@ def document(app: FastAPI) -> dict[str, Any]:
     schema = get_openapi(title="Atoll", version=__version__, description=_DESCRIPTION, routes=app.routes)
     components = schema.setdefault("components", {})
     components["securitySchemes"] = {
-        _SECURITY_SCHEME: {"type": "http", "scheme": "bearer", "description": "A token of a user or of an OAuth app."}
+        _SECURITY_SCHEME: {"type": "http", "scheme": "bearer", "description": "A token of a user or of an OAuth app."},
+        _GATEWAY_SCHEME: {"type": "http", "scheme": "bearer", "description": "The token of a gateway session."},
     }
     for name in ("HTTPValidationError", "ValidationError"):
         components.get("schemas", {}).pop(name, None)
@@ -59,8 +62,9 @@ def document(app: FastAPI) -> dict[str, Any]:
         for operation in operations.values():
             # FastAPI's own shape of a validation error; ours is 400 in the one shape.
             operation["responses"].pop("422", None)
-            if path.startswith(SANDBOX_API):
-                operation["security"] = [{_SECURITY_SCHEME: []}]
+            if path.startswith((SANDBOX_API, GATEWAY_API)):
+                scheme = _GATEWAY_SCHEME if path.startswith(GATEWAY_API) else _SECURITY_SCHEME
+                operation["security"] = [{scheme: []}]
                 if "requestBody" in operation:
                     operation["responses"]["413"] = _rendered_error(413)
     app.openapi_schema = schema

@@ -67,7 +67,7 @@ class AuthenticatedRoute(APIRoute):
             require_person(request.state.principal)
             if takes_body:
                 try:
-                    request = await _read_json(request)
+                    request = await read_json(request)
                 except BodyTooLarge:
                     # The rest of the body is not worth reading; the connection ends with the answer.
                     return render(TOO_LARGE, {"Connection": "close"})
@@ -85,7 +85,7 @@ async def current_call(request: Request) -> Call:
 CurrentCall = Annotated[Call, Depends(current_call)]
 
 
-async def _read_json(request: Request) -> JsonRequest:
+async def read_json(request: Request) -> JsonRequest:
     """Read a JSON body. orjson refuses NaN, lone surrogates and nesting without end."""
     parsed = JsonRequest(request.scope, request.receive)
     parsed.raw = await _read_limited(request)

@@ -328,3 +328,12 @@ class KillAnswer(Answer):
     success: Success
     execution_id: str
     signal: Literal["SIGTERM", "SIGINT", "SIGKILL"]
+
+
+class SessionAnswer(Answer):
+    """A gateway session."""
+
+    success: Success
+    endpoint: Annotated[str, Field(description="The base URL of the sandbox's gateway.")]
+    token: Annotated[str, Field(description="Send it to the gateway as Authorization: Bearer TOKEN; shown this once.")]
+    expires_at: Annotated[Moment, Field(description="When the token ends, if its sandbox does not end earlier.")]

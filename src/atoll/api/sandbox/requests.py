@@ -36,6 +36,7 @@ from atoll.domain.command import (
     IDEMPOTENCY_KEY_MAX_LENGTH,
     START_MAX_TIMEOUT_SECONDS,
 )
+from atoll.domain.gateway import GatewayScope
 from atoll.domain.sandbox import OwnerKind, WorkloadProfile
 from atoll.domain.template import MAX_ZCLOUDS, PersistenceMode
 from atoll.domain.webhook import MAX_SECRET_LENGTH
@@ -257,6 +258,23 @@ class KillBody(Body):
     signal: Annotated[
         Literal["SIGTERM", "SIGINT", "SIGKILL"] | None, Field(description="Reaches children too; SIGTERM unless sent.")
     ] = None
+
+
+class SessionBody(Body):
+    """A gateway session to open."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {"accountId": "ACCOUNT_ID", "sandboxId": "SANDBOX_ID", "scopes": ["exec", "pty", "status"]}
+        }
+    )
+
+    account_id: AccountId
+    sandbox_id: SandboxId
+    scopes: Annotated[
+        list[Annotated[GatewayScope, _LOOSE]],
+        Field(min_length=1, max_length=20, description="What the token of the session may do."),
+    ]
 
 
 class SaveTemplateBody(Body):

@@ -3,6 +3,7 @@
 from atoll.store.tables.ai_subscriptions import ai_subscriptions
 from atoll.store.tables.base import metadata
 from atoll.store.tables.commands import commands
+from atoll.store.tables.gateway_sessions import gateway_sessions
 from atoll.store.tables.identity import accounts, apps, memberships, tokens, users
 from atoll.store.tables.pools import warm_instances
 from atoll.store.tables.sandboxes import sandbox_events, sandboxes
@@ -16,6 +17,7 @@ __all__ = [
     "apps",
     "commands",
     "execution_webhooks",
+    "gateway_sessions",
     "memberships",
     "metadata",
     "revisions",

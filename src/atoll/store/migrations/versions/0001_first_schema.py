@@ -336,9 +336,30 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_snapshots")),
     )
     op.create_index("ix_snapshots_volume_created", "snapshots", ["volume_id", "created_at"], unique=False)
+    op.create_table(
+        "gateway_sessions",
+        sa.Column("id", sa.String(length=36), nullable=False),
+        sa.Column("hash", sa.String(length=64), nullable=False),
+        sa.Column("sandbox_id", sa.String(length=36), nullable=False),
+        sa.Column("account_id", sa.String(length=36), nullable=False),
+        sa.Column("user_id", sa.String(length=36), nullable=False),
+        sa.Column("token_id", sa.String(length=36), nullable=False),
+        sa.Column("scopes", sa.JSON(), nullable=False),
+        sa.Column("created_at", sa.BigInteger(), nullable=False),
+        sa.Column("expires_at", sa.BigInteger(), nullable=False),
+        sa.ForeignKeyConstraint(["account_id"], ["accounts.id"], name=op.f("fk_gateway_sessions_account_id")),
+        sa.ForeignKeyConstraint(["sandbox_id"], ["sandboxes.id"], name=op.f("fk_gateway_sessions_sandbox_id")),
+        sa.ForeignKeyConstraint(["token_id"], ["tokens.id"], name=op.f("fk_gateway_sessions_token_id")),
+        sa.ForeignKeyConstraint(["user_id"], ["users.id"], name=op.f("fk_gateway_sessions_user_id")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_gateway_sessions")),
+        sa.UniqueConstraint("hash", name=op.f("uq_gateway_sessions_hash")),
+    )
+    op.create_index("ix_gateway_sessions_expires_at", "gateway_sessions", ["expires_at"], unique=False)
 
 
 def downgrade() -> None:
+    op.drop_index("ix_gateway_sessions_expires_at", table_name="gateway_sessions")
+    op.drop_table("gateway_sessions")
     op.drop_index("ix_snapshots_volume_created", table_name="snapshots")
     op.drop_table("snapshots")
     op.drop_index("ix_shared_volumes_purge_at", table_name="shared_volumes")
