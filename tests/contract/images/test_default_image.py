@@ -31,7 +31,7 @@ def in_image(image: Image, *argv: str) -> str:
 
 
 def test_it_waits_in_the_workspace_as_the_sandboxs_user(image: Image) -> None:
-    assert (image.entrypoint, image.cmd) == (("sleep", "infinity"), ())
+    assert (image.entrypoint, image.cmd) == ((), ())
     assert (image.working_dir, image.user, image.home) == ("/workspace", "1001", "/home/sandbox")
     workspace = (image.rootfs / "workspace").stat()
     assert (workspace.st_uid, workspace.st_gid, stat.S_ISDIR(workspace.st_mode)) == (1001, 1001, True)

@@ -55,6 +55,7 @@ static bool parse_option(struct shim *s, int option, const char *value) {
     switch (option) {
     case 'd': s->path = value; return true;
     case 'n': s->sandbox.hide_proc_sys_net = true; return true;
+    case 'M': s->sandbox.meminfo = value; return true;
     case 'j': return add_path(s->sandbox.joins, value);
     case 'k': return add_path(s->sandbox.kill_cgroups, value);
     case 'i': s->calm.cgroup = value; return true;
@@ -74,7 +75,7 @@ static bool parse(struct shim *s, int argc, char **argv) {
                                             {"join", 1, NULL, 'j'},          {"kill-cgroup", 1, NULL, 'k'},
                                             {"memory", 1, NULL, 'm'},        {"memory-cgroup", 1, NULL, 'c'},
                                             {"memory-limit", 1, NULL, 'l'},  {"memory-reserve", 1, NULL, 'r'},
-                                            {"calm-idle", 1, NULL, 'i'},
+                                            {"calm-idle", 1, NULL, 'i'},       {"meminfo", 1, NULL, 'M'},
                                             {NULL, 0, NULL, 0}};
     s->sandbox.joins = joins;
     s->sandbox.kill_cgroups = kills;

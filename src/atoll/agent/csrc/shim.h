@@ -75,6 +75,7 @@ struct sandbox {
     char **argv;
     const char **joins, **kill_cgroups; /* NULL-terminated */
     bool hide_proc_sys_net;
+    const char *meminfo; /* what is to be seen as /proc/meminfo, or NULL */
     pid_t pid; /* 0 once reaped */
     int wait_status;
 };

@@ -35,12 +35,22 @@ static bool write_at(int directory, const char *name, const char *text) {
     return written;
 }
 
-/* runsc refuses the root network namespace where /proc/sys/net/core/rmem_default shows up in every namespace (Linux >= 6.17). */
-static bool hide_proc_sys_net(void) {
+static bool own_mounts(void) {
     if (unshare(CLONE_NEWNS) < 0) return false;
     /* A slave, not private: what the host unmounts must not stay busy in here. */
-    if (mount("", "/", NULL, MS_REC | MS_SLAVE, NULL) < 0) return false;
+    return mount("", "/", NULL, MS_REC | MS_SLAVE, NULL) == 0;
+}
+
+/* runsc refuses the root network namespace where /proc/sys/net/core/rmem_default shows up in every namespace (Linux >= 6.17). */
+static bool hide_proc_sys_net(void) {
     return mount("tmpfs", "/proc/sys/net", "tmpfs", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, "size=4k") == 0;
+}
+
+/* runsc hands the machine's memory on when it does not set up the cgroups itself, and runtimes that size their heap by it
+ * would grow until they are killed. A mount that fails costs only that. */
+static void show_meminfo(const char *path) {
+    int ignored = mount(path, "/proc/meminfo", NULL, MS_BIND, NULL);
+    (void)ignored;
 }
 
 static void report(int fd, const char *what) {
@@ -54,7 +64,9 @@ static void report(int fd, const char *what) {
 static void child_main(const struct sandbox *s, int directory, int connection, int status) {
     for (const char **join = s->joins; *join; join++)
         if (!write_at(AT_FDCWD, *join, "0")) report(status, "a cgroup cannot be joined");
+    if ((s->hide_proc_sys_net || s->meminfo) && !own_mounts()) report(status, "no mount namespace");
     if (s->hide_proc_sys_net && !hide_proc_sys_net()) report(status, "/proc/sys/net cannot be hidden");
+    if (s->meminfo) show_meminfo(s->meminfo);
     int log = openat(directory, "runsc.log", O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
     if (log < 0) report(status, "runsc.log");
     dup2(connection, 0);

@@ -202,17 +202,6 @@ def meminfo(memory_bytes: int) -> str:
     return f"MemTotal: {kib} kB\nMemFree: {kib} kB\nMemAvailable: {kib} kB\n"
 
 
-def showing_memory(command: Sequence[str], paths: InstancePaths, *, mounts_are_private: bool) -> list[str]:
-    """Run `command` where /proc/meminfo is the sandbox's own.
-
-    runsc hands the machine's memory on when it does not set up the control groups itself, and runtimes that size their
-    heap by it (Node.js, Java) would grow until they are killed. A mount that fails costs only that.
-    """
-    script = 'mount --bind "$0" /proc/meminfo 2>/dev/null; exec "$@"'
-    own = [] if mounts_are_private else ["unshare", "--mount", "--propagation", "slave", "--"]
-    return [*own, "sh", "-c", script, str(paths.meminfo), *command]
-
-
 @dataclass(frozen=True, slots=True)
 class MemoryWatch:
     """What the shim watches so that a greedy process dies and not the sandbox."""
@@ -230,6 +219,7 @@ def shim_argv(
     command: Sequence[str],
     *,
     hide_proc_sys_net: bool = False,  # a switch of the shim, handed through
+    meminfo: Path | None = None,
     join: Sequence[Path] = (),
     kill: Sequence[Path] = (),
     memory: MemoryWatch | None = None,
@@ -238,6 +228,8 @@ def shim_argv(
     argv = [str(agent), "shim", "--dir", str(folder)]
     if hide_proc_sys_net:
         argv.append("--hide-proc-sys-net")
+    if meminfo is not None:
+        argv += ["--meminfo", str(meminfo)]
     for procs_file in join:
         argv += ["--join", str(procs_file)]
     if memory is not None:

@@ -69,6 +69,7 @@ _HOOKS = (
     'rm -rf "$1"/var/log/* "$1"/var/cache/* "$1"/var/lib/apt/lists/* "$1"/etc/machine-id "$1"/usr/lib/python3*/test',
     'find "$1/usr/lib" -name __pycache__ -prune -exec rm -rf {} +',
 )
+# No entrypoint: a sandbox stays up without one, and starting one takes a fifth of the boot.
 CONFIG = {
     "Env": [
         "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -77,7 +78,6 @@ CONFIG = {
         "PIP_DISABLE_PIP_VERSION_CHECK=1",
         "NPM_CONFIG_UPDATE_NOTIFIER=false",
     ],
-    "Entrypoint": ["sleep", "infinity"],
     "WorkingDir": "/workspace",
     "User": str(SANDBOX_ID),
 }
