@@ -300,12 +300,12 @@ class GvisorDriver:
         traits = self._traits
         if traits is None:
             raise RuntimeFailure("the driver has not been started", code=ErrorCode.SANDBOX_NOT_READY)
-        runsc = bundle.runsc_argv(self._settings.runsc, paths)
         return bundle.shim_argv(
             self._shared.agent,
             paths.folder,
-            bundle.showing_memory(runsc, paths, mounts_are_private=traits.hide_proc_sys_net),
+            bundle.runsc_argv(self._settings.runsc, paths),
             hide_proc_sys_net=traits.hide_proc_sys_net,
+            meminfo=paths.meminfo,
             join=self._cgroups.join_files(paths.instance_id),
             kill=self._cgroups.kill_folders(paths.instance_id),
             memory=self._cgroups.memory_watch(paths.instance_id, limits),
