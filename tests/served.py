@@ -11,6 +11,8 @@ import httpx
 import uvicorn
 from tests.plane import Api, Plane
 
+from atoll.api.gateway.stream import WEBSOCKET_OPTIONS
+
 
 @asynccontextmanager
 async def served(plane: Plane) -> AsyncIterator[Api]:
@@ -19,7 +21,14 @@ async def served(plane: Plane) -> AsyncIterator[Api]:
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.bind(("127.0.0.1", 0))
     listener.listen()
-    config = uvicorn.Config(plane.app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=2)
+    config = uvicorn.Config(
+        plane.app,
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        timeout_graceful_shutdown=2,
+        **WEBSOCKET_OPTIONS,
+    )
     server = uvicorn.Server(config)
     serving = asyncio.create_task(server.serve([listener]))
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"

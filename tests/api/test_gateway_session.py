@@ -175,7 +175,7 @@ async def test_a_gateway_call_is_activity_of_the_sandbox(plane: Plane) -> None:
 
 @pytest.mark.spec("SA-360", "SA-373")
 async def test_opening_a_session_resumes_a_paused_sandbox_and_reading_its_status_does_not(plane: Plane) -> None:
-    sandbox_id = (await plane.api.ready_sandbox())["sandboxId"]
+    sandbox_id = (await plane.api.ready_sandbox(persistenceMode="SNAPSHOT"))["sandboxId"]
     session = await opened(plane.api, sandbox_id)
     expect(await plane.api.post("/sandbox/pause", sandboxId=sandbox_id), 200)
     status = expect(await holder(plane, session).send("GET", session["endpoint"] + "/status"), 200)

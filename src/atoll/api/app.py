@@ -13,7 +13,7 @@ from starlette.responses import Response
 from atoll.api import health
 from atoll.api.envelope import RequestEnvelope
 from atoll.api.errors import INTERNAL, NO_SUCH_ROUTE, Failure, failure_of, invalid_fields, render
-from atoll.api.gateway import status
+from atoll.api.gateway import processes, status, stream
 from atoll.api.health import Readiness
 from atoll.api.openapi import document
 from atoll.api.sandbox import ai_subscriptions, commands, pause, sandboxes, sessions, templates, usage, volumes
@@ -42,6 +42,8 @@ def create_app(services: Services, *, readiness: Readiness) -> FastAPI:
         ai_subscriptions.router,
         usage.router,
         status.router,
+        processes.router,
+        stream.router,
     ):
         app.include_router(routes)
     app.add_exception_handler(AtollError, _refuse)

@@ -30,6 +30,7 @@ _MEANINGS = {
     404: "It does not exist in this account.",
     409: "The present state does not allow it; `data.retryable` says whether waiting helps.",
     413: "The body is longer than 10 MiB.",
+    426: "The operation is a WebSocket.",
     429: "A ceiling is reached; retry after the delay.",
     500: "A fault of the server.",
     502: "The sandbox's machine failed in a way without a name.",

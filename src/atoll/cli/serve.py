@@ -15,6 +15,7 @@ import uvloop
 
 from atoll import compose
 from atoll.api.app import create_app
+from atoll.api.gateway.stream import WEBSOCKET_OPTIONS
 from atoll.cli.options import AsJson, DatabaseUrl, DataDir
 from atoll.cli.output import emit, progress, reported_errors
 from atoll.domain.errors import Invalid
@@ -92,6 +93,7 @@ async def _serve(settings: Settings, listening: socket.socket, *, as_json: bool)
             lifespan="off",
             timeout_graceful_shutdown=_DRAIN_SECONDS,
             timeout_keep_alive=75,
+            **WEBSOCKET_OPTIONS,
         )
         server = _Server(config)
         serving = asyncio.create_task(server.serve(sockets=[listening]))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from atoll.domain.command import EndReason
+from atoll.domain.command import EndReason, PtySize
 
 
 class ExecutionKind(StrEnum):
@@ -76,10 +76,16 @@ def fingerprint(
     env: Mapping[str, str] | None,
     timeout_seconds: float | None,
     ai_subscription_id: str | None = None,
+    *,
+    stdin: bool = False,
+    pty: PtySize | None = None,
 ) -> str:
     """Identify a command without keeping it (SA-248, SA-399): a keyed hash, so that a stored one reveals nothing.
 
-    A subscription counts by its id: its value may be rotated between two calls that mean the same.
+    A subscription counts by its id: its value may be rotated between two calls that mean the same. Whether there is a
+    terminal counts, not its size: whoever starts again after a lost answer may have another window by then.
     """
-    parts = [list(argv), cwd, sorted((env or {}).items()), timeout_seconds, ai_subscription_id]
+    parts: list[object] = [list(argv), cwd, sorted((env or {}).items()), timeout_seconds, ai_subscription_id]
+    if stdin or pty is not None:
+        parts.append([stdin, pty is not None])
     return hmac.new(key, json.dumps(parts, ensure_ascii=True).encode(), hashlib.sha256).hexdigest()

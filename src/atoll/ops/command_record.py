@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from atoll.domain.command import CommandState, EndReason
-from atoll.domain.execution import Execution, ExecutionKind, ExecutionState
+from atoll.domain.execution import Execution, ExecutionKind, ExecutionState, ExecutionType
 from atoll.domain.sandbox import Action, Sandbox, SandboxStatus
 from atoll.ops.services import Services
 from atoll.store import commands, sandboxes
@@ -20,6 +20,7 @@ def begin(
     caller_key: str,
     idempotency_key: str | None = None,
     fingerprint: str | None = None,
+    execution_type: ExecutionType = ExecutionType.EXEC,
 ) -> Execution:
     """Record a command before the agent hears of it. The caller holds the sandbox's row and has checked its status."""
     if sandbox.instance_id is None:
@@ -42,6 +43,7 @@ def begin(
         requested_at=tx.now,
         started_at=None,
         exited_at=None,
+        execution_type=execution_type,
     )
     commands.add(tx, execution)
     if sandbox.status is SandboxStatus.READY:

@@ -8,7 +8,7 @@ from datetime import datetime
 from uuid import UUID
 
 from atoll.domain.errors import Conflict, ErrorCode, RuntimeFailure
-from atoll.domain.execution import Execution, ExecutionKind, ExecutionState, fingerprint
+from atoll.domain.execution import Execution, ExecutionKind, ExecutionState, ExecutionType, fingerprint
 from atoll.domain.identity import Principal, Scope
 from atoll.domain.sandbox import RUNNING, Sandbox, check_accepts_commands
 from atoll.ops import command_record
@@ -49,6 +49,8 @@ async def start_command(
         request.env,
         request.timeout_seconds,
         request.ai_subscription_id,
+        stdin=request.stdin,
+        pty=request.pty,
     )
     new_id = services.new_id()
 
@@ -76,6 +78,7 @@ async def start_command(
             caller_key=principal.caller_key,
             idempotency_key=idempotency_key,
             fingerprint=mark,
+            execution_type=ExecutionType.EXEC if request.pty is None else ExecutionType.PTY,
         )
         return sandbox, execution, prepared
 
@@ -97,6 +100,8 @@ async def _start(services: Services, sandbox: Sandbox, execution: Execution, req
             cwd=request.cwd,
             env=request.env,
             timeout_seconds=request.timeout_seconds,
+            stdin=request.stdin,
+            pty=request.pty,
         )
     except RuntimeFailure as failure:
         # Only what the agent itself refused has surely not begun.

@@ -7,7 +7,7 @@ changes its role, or ends its user's membership, ends what the session can do.
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from atoll.domain.errors import ErrorCode, Forbidden, Unauthenticated
@@ -23,6 +23,7 @@ from atoll.store.database import Transaction
 GATEWAY_TOKEN_PREFIX = "atollgw_"  # noqa: S105 - the start of every gateway token, for secret scanners
 _KEPT_AFTER_END = timedelta(days=1)
 """An ended session is kept for this long, so that its token is told from one that never was."""
+_NO_TOKEN = ErrorCode.UNAUTHENTICATED
 _TOUCHED_WITHIN = timedelta(seconds=1)
 """A sandbox that was active this recently is not written to again."""
 
@@ -49,6 +50,7 @@ class GatewayCaller:
     sandbox_id: str
     scopes: frozenset[GatewayScope]
     expires_at: datetime
+    token_hash: str = field(repr=False)
 
 
 async def open_session(
@@ -88,15 +90,27 @@ async def open_session(
 async def authenticate_gateway(
     services: Services, token: str | None, sandbox_id: str, needed: frozenset[GatewayScope]
 ) -> GatewayCaller:
-    """Find the caller of a gateway call to one sandbox; called at every call, and again while a stream is open.
+    """Find the caller of a gateway call to one sandbox; called at every call.
 
     Raises `Unauthenticated` for a token that is unknown or has ended (SA-354, SA-457), `Forbidden` for one of another
     sandbox or without a scope of `needed` (SA-359). Counts as activity of the sandbox.
     """
     if not token:
         raise Unauthenticated("Send the token of a gateway session: Authorization: Bearer TOKEN.", code=_NO_TOKEN)
-    token_hash = hash_token(token)
+    caller, sandbox = await _look_up(services, hash_token(token), sandbox_id, needed)
+    if sandbox.last_active_at + _TOUCHED_WITHIN <= services.clock():
+        await services.database.write(lambda tx: sandboxes.touch(tx, sandbox_id))
+    return caller
 
+
+async def check_again(services: Services, caller: GatewayCaller, needed: frozenset[GatewayScope]) -> None:
+    """Look the caller of a long call up again; raises as `authenticate_gateway` does. No activity of the sandbox."""
+    await _look_up(services, caller.token_hash, caller.sandbox_id, needed)
+
+
+async def _look_up(
+    services: Services, token_hash: str, sandbox_id: str, needed: frozenset[GatewayScope]
+) -> tuple[GatewayCaller, Sandbox]:
     def look(tx: Transaction) -> tuple[GatewayCaller, Sandbox]:
         found = gateway_sessions.find(tx, token_hash)
         if found is None:
@@ -119,13 +133,8 @@ async def authenticate_gateway(
             sandbox_id=sandbox_id,
             scopes=session.scopes,
             expires_at=session.expires_at,
+            token_hash=token_hash,
         )
         return caller, sandbox
 
-    caller, sandbox = await services.database.read(look)
-    if sandbox.last_active_at + _TOUCHED_WITHIN <= services.clock():
-        await services.database.write(lambda tx: sandboxes.touch(tx, sandbox_id))
-    return caller
-
-
-_NO_TOKEN = ErrorCode.UNAUTHENTICATED
+    return await services.database.read(look)

@@ -127,6 +127,17 @@ def active(tx: Transaction, sandbox_id: str) -> list[Execution]:
     return [_mapper.one(row) for row in tx.connection.execute(_ACTIVE, {"sandbox_id": sandbox_id})]
 
 
+def started(tx: Transaction, sandbox_id: str, *, limit: int) -> list[Execution]:
+    """Started commands of a sandbox: those that have not ended, then those that have, each newest first."""
+    query = (
+        select(*_mapper.columns)
+        .where(_c.sandbox_id == sandbox_id, _c.kind == ExecutionKind.START)
+        .order_by(case((_c.state == ExecutionState.EXITED, 1), else_=0), _c.requested_at.desc(), _c.id)
+        .limit(limit)
+    )
+    return [_mapper.one(row) for row in tx.connection.execute(query)]
+
+
 def active_of_instance(tx: Transaction, instance_id: str) -> list[Execution]:
     """Commands of one instance that have not ended."""
     return [_mapper.one(row) for row in tx.connection.execute(_ACTIVE_OF_INSTANCE, {"instance_id": instance_id})]

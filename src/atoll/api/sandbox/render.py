@@ -220,7 +220,7 @@ def command(it: CommandOutput) -> dict[str, Any]:
         "stdoutBytes": state.stdout_bytes,
         "stderrBytes": state.stderr_bytes,
         "outputTruncated": state.output_truncated,
-        "events": [_event(event) for event in it.events],
+        "events": [event(each) for each in it.events],
         "nextSeq": it.next_seq,
         "complete": it.complete,
     }
@@ -233,7 +233,8 @@ def command(it: CommandOutput) -> dict[str, Any]:
     return value
 
 
-def _event(it: CommandEvent) -> dict[str, Any]:
+def event(it: CommandEvent) -> dict[str, Any]:
+    """One event (SA-264 … SA-271)."""
     if isinstance(it, Output):
         return {"seq": it.seq, it.stream: _base64(it.data)}
     if isinstance(it, Init):

@@ -151,9 +151,9 @@ class PauseBody(Body):
     force: Annotated[bool | None, Field(description="Snapshot even when the restore at start failed.")] = None
 
 
-class _CommandBody(Body):
-    account_id: AccountId
-    sandbox_id: SandboxId
+class CommandFields(Body):
+    """What to run."""
+
     command: Annotated[
         list[Argument],
         Field(
@@ -181,6 +181,14 @@ class _CommandBody(Body):
         if size > MAX_COMMAND_BYTES:
             raise PydanticCustomError("size", f"command and envVars together must not exceed {MAX_COMMAND_BYTES} bytes")
         return self
+
+
+class _CommandBody(CommandFields):
+    account_id: AccountId
+    sandbox_id: SandboxId
+    ai_subscription_id: Annotated[
+        Id | None, Field(description="Run with this AI subscription of yours; in a private sandbox of yours only.")
+    ] = None
 
 
 class ExecuteBody(_CommandBody):
