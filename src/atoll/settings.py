@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import tomllib
+from decimal import Decimal, InvalidOperation
 from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 from typing import Annotated, Any
@@ -47,7 +48,8 @@ class Settings(BaseSettings):
     secret_key_file: Path | None = None
     """32 random bytes in base64; None is `secret.key` in the data directory, made at the first start."""
     regions: Annotated[tuple[Region, ...], NoDecode] = (Region(DEFAULT_REGION),)
-    """Comma-separated names, or JSON: `{"eu-1": {"accounts": ["ID"], "sandboxes": true}}`."""
+    """Comma-separated names, or JSON: `{"eu-1": {"accounts": ["ID"], "sandboxes": true}}`, with
+    `"zCloudHourlyRate": "0.0125"` where usage has a price."""
     account_active_sandbox_limit: int = Field(default=200, ge=1)
     """Active sandboxes per account unless the account has its own ceiling (SA-422)."""
     warm_pool_size: int = Field(default=2, ge=0, le=64)
@@ -81,6 +83,8 @@ class Settings(BaseSettings):
     must be public and speak HTTPS."""
     snapshot_timeout_seconds: float = Field(default=600, gt=0)
     """How long archiving or restoring one workspace may take."""
+    audit_retention_days: int = Field(default=365, ge=1, le=36_500)
+    """How long entries of the audit trail are kept."""
     volume_purge_seconds: int = Field(default=7 * 86_400, ge=0)
     """How long the data of a removed volume can be restored."""
     public_url: str | None = None
@@ -183,4 +187,16 @@ def _region(name: str, entry: Any) -> Region:
         None if accounts is None else frozenset(accounts),
         sandboxes=bool(entry.get("sandboxes", True)),
         object_storage=bool(entry.get("objectStorage", True)),
+        zcloud_hourly_rate=_rate(entry.get("zCloudHourlyRate", "0")),
     )
+
+
+def _rate(value: Any) -> Decimal:
+    """A decimal in quotes: a binary float of a price is another price."""
+    try:
+        rate = Decimal(value) if isinstance(value, str) else Decimal("NaN")
+    except InvalidOperation:
+        rate = Decimal("NaN")
+    if not rate.is_finite() or rate < 0:
+        raise ValueError('zCloudHourlyRate takes a decimal in quotes that is not negative, such as "0.0125"')
+    return rate

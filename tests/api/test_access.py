@@ -38,11 +38,13 @@ async def test_401_comes_before_anything_that_is_wrong_with_the_request(plane: P
 
 
 @pytest.mark.spec("SA-004", "SA-440")
-async def test_400_for_the_request_comes_before_403_for_the_caller(plane: Plane) -> None:
+async def test_403_for_the_caller_comes_before_400_for_the_request(plane: Plane) -> None:
     reader = await plane.caller(scopes=[Scope.READ])
-    refused(await reader.post("/sandbox/execute", sandboxId="s"), 400, "command is required")
-    body = refused(await reader.post("/sandbox/execute", sandboxId="s", command=["true"]), 403)
-    assert body["errorCode"] == "INSUFFICIENT_SCOPE"
+    for body in ({}, {"sandboxId": 5}, {"sandboxId": "s", "command": ["true"]}):
+        assert refused(await reader.post("/sandbox/execute", **body), 403)["errorCode"] == "INSUFFICIENT_SCOPE"
+    writer = await plane.caller(scopes=[Scope.DANGEROUS])
+    refused(await writer.post("/sandbox/execute", sandboxId="s"), 400, "command is required")
+    refused(await writer.get("/sandboxes", limit="x"), 403, "quave:read")
 
 
 @pytest.mark.both_databases

@@ -15,7 +15,7 @@ from atoll.domain.identity import Scope
 
 DOCS = Path(__file__).parents[2] / "docs"
 _OPERATION = re.compile(rf"(GET|POST|PUT|PATCH|DELETE) ({PREFIX}/[a-z/-]+)")
-_CONTRACT_OPERATION = re.compile(r"`(GET|POST|PUT|PATCH|DELETE) (/(?:shared-volume|storage-server)[a-z/-]*)`")
+_CONTRACT_OPERATION = re.compile(r"`(GET|POST|PUT|PATCH|DELETE) (/(?:shared-volume|storage-server|audit)[a-z/-]*)[`?]")
 _SCOPE = re.compile(r"scope (quave:[a-z]+(?::[a-z]+)?)")
 _FILLERS: dict[str, Any] = {"string": "x", "integer": 1, "boolean": True, "array": [], "object": {}}
 

@@ -10,6 +10,8 @@ from starlette.routing import WebSocketRoute
 from tests.inventory.operations import PLANNED, operations, specified
 from tests.plane import Plane, expect
 
+from atoll.api import mcp
+
 OPERATION = {"/healthz", "/readyz"}
 
 
@@ -32,7 +34,7 @@ async def test_every_route_of_the_app_is_in_the_document(plane: Plane) -> None:
         route = routes.pop()
         routes += list(getattr(getattr(route, "original_router", route), "routes", None) or ())
         path = getattr(route, "path", None)
-        if path is None or path in {"", "/openapi.json"} or isinstance(route, WebSocketRoute):
+        if path is None or path in {"", "/openapi.json", mcp.PATH} or isinstance(route, WebSocketRoute):
             continue
         methods = {method.lower() for method in getattr(route, "methods", None) or ()} - {"head"}
         assert methods <= set(document["paths"][path]), path

@@ -9,14 +9,16 @@ from fastapi.exceptions import RequestValidationError, WebSocketRequestValidatio
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
-from atoll.api import health
+from atoll.api import health, mcp
 from atoll.api.envelope import RequestEnvelope
 from atoll.api.errors import INTERNAL, NO_SUCH_ROUTE, Failure, failure_of, invalid_fields, render
 from atoll.api.gateway import processes, status, stream
 from atoll.api.health import Readiness
+from atoll.api.mcp import McpEndpoint
 from atoll.api.openapi import document
-from atoll.api.sandbox import ai_subscriptions, commands, pause, sandboxes, sessions, templates, usage, volumes
+from atoll.api.sandbox import ai_subscriptions, audit, commands, pause, sandboxes, sessions, templates, usage, volumes
 from atoll.domain.errors import AtollError
 from atoll.ops.services import Services
 
@@ -41,11 +43,13 @@ def create_app(services: Services, *, readiness: Readiness) -> FastAPI:
         volumes.router,
         ai_subscriptions.router,
         usage.router,
+        audit.router,
         status.router,
         processes.router,
         stream.router,
     ):
         app.include_router(routes)
+    app.router.routes.append(Route(mcp.PATH, McpEndpoint(app), include_in_schema=False))
     app.add_exception_handler(AtollError, _refuse)
     app.add_exception_handler(RequestValidationError, _refuse_fields)
     app.add_exception_handler(WebSocketRequestValidationError, _refuse_fields)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from starlette.requests import Request
 
+from atoll.domain.audit import Channel, Origin
 from atoll.domain.errors import Unauthenticated
 from atoll.domain.identity import Principal
 from atoll.ops.access import authenticate
 from atoll.ops.services import Services
 
+CHANNEL = "atoll.channel"
+"""The key of an ASGI scope that names the way by which a call came. Nothing that a client sends can set it."""
 LONGEST_TOKEN = 512
 """Characters beyond which nothing is a token, so nothing is hashed or looked up."""
 
@@ -28,4 +33,13 @@ async def authenticate_request(services: Services, request: Request) -> Principa
     token = token_of(request.headers.get("authorization"))
     if token is not None and len(token) > LONGEST_TOKEN:
         raise Unauthenticated("The token is not known or was revoked.")
-    return await authenticate(services, token)
+    principal = await authenticate(services, token)
+    client = request.client
+    return replace(
+        principal,
+        origin=Origin(
+            channel=request.scope.get(CHANNEL, Channel.REST),
+            address=None if client is None else client.host[:64],
+            request_id=request.state.request_id,
+        ),
+    )

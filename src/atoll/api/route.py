@@ -1,7 +1,7 @@
 """What every authenticated route does before its own work: find the caller, read and parse the body.
 
-So the order of answers is the same everywhere: 401, 403 for a kind of token that no sandbox endpoint takes, then 400
-for the body, then what the use case says.
+So the order of answers is the same everywhere: 401, 403 for a kind of token or a scope that the operation does not
+take, 400 for the body, then what the use case says. What is refused is recorded in the audit trail.
 """
 
 from __future__ import annotations
@@ -16,13 +16,20 @@ from fastapi.routing import APIRoute
 from starlette.requests import Request
 from starlette.responses import Response
 
+from atoll.api.audit import audit_refusal
 from atoll.api.auth import authenticate_request
 from atoll.api.errors import TOO_LARGE, render
-from atoll.domain.errors import Invalid
-from atoll.domain.identity import Principal, require_person
+from atoll.domain.errors import AtollError, Invalid
+from atoll.domain.identity import Principal, Scope, require_scope
 from atoll.ops.services import Services
 
 MAX_BODY_BYTES = 10 * 1024 * 1024
+SCOPE_KEY = "x-required-scope"
+
+
+def needs(scope: Scope) -> dict[str, Any]:
+    """What the token of an operation's caller must hold, for `openapi_extra` of its route: checked before the body."""
+    return {SCOPE_KEY: str(scope)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,24 +61,34 @@ class JsonRequest(Request):
 
 
 class AuthenticatedRoute(APIRoute):
-    """A route that answers 401 before it reads a body, and 400 or 413 before anything is validated."""
+    """A route that answers 401 and 403 before it reads a body, and 400 or 413 before anything is validated.
+
+    Each names its scope by `openapi_extra=needs(Scope…)`; one that does not cannot be made.
+    """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Wrap FastAPI's own handler."""
         original = super().get_route_handler()
         takes_body = self.body_field is not None
+        operation_id = str(self.operation_id)
+        scope = Scope((self.openapi_extra or {})[SCOPE_KEY])
 
         async def handle(request: Request) -> Response:
-            request.state.principal = await authenticate_request(request.app.state.services, request)
-            # Before the body: whatever it holds, such a token gets nothing here.
-            require_person(request.state.principal)
-            if takes_body:
-                try:
+            services: Services = request.app.state.services
+            principal = await authenticate_request(services, request)
+            request.state.principal = principal
+            try:
+                # Before the body: whatever it holds, such a token gets nothing here.
+                require_scope(principal, scope)
+                if takes_body:
                     request = await read_json(request)
-                except BodyTooLarge:
-                    # The rest of the body is not worth reading; the connection ends with the answer.
-                    return render(TOO_LARGE, {"Connection": "close"})
-            return await original(request)
+                return await original(request)
+            except BodyTooLarge:
+                # The rest of the body is not worth reading; the connection ends with the answer.
+                return render(TOO_LARGE, {"Connection": "close"})
+            except AtollError as error:
+                await audit_refusal(services, principal, request, operation_id, error)
+                raise
 
         return handle
 

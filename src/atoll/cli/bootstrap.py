@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from decimal import Decimal, InvalidOperation
 from typing import Annotated
 
 import typer
@@ -10,6 +11,8 @@ import typer
 from atoll.cli.options import AsJson, DatabaseUrl, DataDir
 from atoll.cli.output import emit, progress, reported_errors
 from atoll.cli.store import operator_database
+from atoll.domain.billing import MICROS, MOST_MICROS, Plan
+from atoll.domain.errors import Invalid
 from atoll.drivers.gvisor.images import ImageStore
 from atoll.drivers.gvisor.images.default_image import ensure_default_image
 from atoll.ops import identity
@@ -21,6 +24,12 @@ apps = typer.Typer(help="Apps: groups of sandboxes inside an account.", no_args_
 def bootstrap(
     data_dir: DataDir,
     account: Annotated[str, typer.Option(help="The account to make or find.")] = identity.DEFAULT_ACCOUNT,
+    plan: Annotated[
+        Plan | None, typer.Option(case_sensitive=False, help="How the account pays; DIRECT unless it is set once.")
+    ] = None,
+    credit: Annotated[
+        str | None, typer.Option(help="Credits granted in all, in the deployment's currency, such as 25.00.")
+    ] = None,
     database_url: DatabaseUrl = None,
     as_json: AsJson = False,
 ) -> None:
@@ -31,7 +40,7 @@ def bootstrap(
     """
     with reported_errors(as_json=as_json):
         settings = load_settings(data_dir, database_url=database_url)
-        result = asyncio.run(_bootstrap(settings, account))
+        result = asyncio.run(_bootstrap(settings, account, plan, _micros(credit)))
         value = {
             "token": result.token,
             "accountId": result.account_id,
@@ -43,12 +52,32 @@ def bootstrap(
         emit(value, as_json=as_json, text=lambda: "\n".join(f"{key:<11} {item}" for key, item in value.items()))
 
 
-async def _bootstrap(settings: Settings, account: str) -> identity.Bootstrapped:
+def _micros(credit: str | None) -> int | None:
+    if credit is None:
+        return None
+    try:
+        micros = Decimal(credit) * MICROS
+    except InvalidOperation:
+        micros = Decimal("NaN")
+    if not micros.is_finite() or not 0 <= micros <= MOST_MICROS or micros != int(micros):
+        raise Invalid(f"--credit takes a decimal with at most six places, not {credit!r}.", field="credit")
+    return int(micros)
+
+
+async def _bootstrap(
+    settings: Settings, account: str, plan: Plan | None, credit_micros: int | None
+) -> identity.Bootstrapped:
     image_digest = await _default_image(settings)
     async with operator_database(settings) as (database, new_id):
         return await database.write(
             lambda tx: identity.bootstrap(
-                tx, new_id, account_name=account, image_digest=image_digest, image_ref="atoll/default"
+                tx,
+                new_id,
+                account_name=account,
+                image_digest=image_digest,
+                image_ref="atoll/default",
+                plan=plan,
+                credit_micros=credit_micros,
             )
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from atoll import __version__
-from atoll.cli import bootstrap, doctor, image, serve, token
+from atoll.cli import bootstrap, doctor, image, mcp, serve, token
 from atoll.cli.options import AsJson
 from atoll.cli.output import emit
 
@@ -18,6 +18,7 @@ app = typer.Typer(
 )
 app.command("serve")(serve.serve)
 app.command("bootstrap")(bootstrap.bootstrap)
+app.command("mcp")(mcp.mcp)
 app.command("doctor")(doctor.doctor)
 app.add_typer(token.app, name="token")
 app.add_typer(image.app, name="image")

@@ -8,7 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from atoll.domain.audit import NOWHERE, Channel, Origin
+from atoll.domain.billing import Plan
 from atoll.domain.errors import ErrorCode, Forbidden
+from atoll.domain.restriction import Restriction
 
 
 class TokenKind(StrEnum):
@@ -68,6 +71,9 @@ MANAGING_ROLES = frozenset({Role.ADMIN, Role.TECHNICAL})
 PERSONAL_KINDS = frozenset({TokenKind.USER, TokenKind.OAUTH})
 """Kinds that the sandbox endpoints take."""
 
+KINDS_BY_CHANNEL = {Channel.MCP: PERSONAL_KINDS | {TokenKind.MCP}}
+"""Where more kinds are taken than those: an MCP key works through the MCP tools (SA-007)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Account:
@@ -79,6 +85,9 @@ class Account:
     """Whether the account has the sandboxes entitlement (SA-120)."""
     active_sandbox_limit: int | None
     """The account's own ceiling; None is the deployment's."""
+    plan: Plan = Plan.DIRECT
+    credit_micros: int = 0
+    """Credits granted, in millionths of the deployment's currency."""
 
     def sandbox_ceiling(self, default: int) -> int:
         """How many active sandboxes it may have (SA-422, SA-423); its own ceiling counts also when that is 0."""
@@ -95,6 +104,9 @@ class Principal:
     account_id: str
     role: Role
     scopes: frozenset[str]
+    restriction: Restriction | None = None
+    origin: Origin = NOWHERE
+    """Where this call came from; set at the edge that took it."""
 
     @property
     def caller_key(self) -> str:
@@ -103,8 +115,8 @@ class Principal:
 
 
 def require_person(principal: Principal) -> None:
-    """Refuse a token of a kind that sandbox endpoints do not take (SA-005, SA-006)."""
-    if principal.kind not in PERSONAL_KINDS:
+    """Refuse a token of a kind that the way by which it came does not take (SA-005, SA-006)."""
+    if principal.kind not in KINDS_BY_CHANNEL.get(principal.origin.channel, PERSONAL_KINDS):
         raise Forbidden(
             f"A token of the kind {principal.kind} cannot call this endpoint; use a user or an OAuth token.",
         )

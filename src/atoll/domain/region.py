@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 
 from atoll.domain.errors import Conflict, Forbidden, Invalid
 
@@ -19,6 +20,8 @@ class Region:
     """Whether it has the Agent Sandbox add-on."""
     object_storage: bool = True
     """Whether the platform has a storage point there (SA-078)."""
+    zcloud_hourly_rate: Decimal = Decimal(0)
+    """The price of one zCloud for an hour, in the deployment's own currency; sandboxes pay a multiple (SA-374)."""
 
 
 def check_region(regions: Sequence[Region], name: str, account_id: str) -> Region:

@@ -262,8 +262,9 @@ def check_accepts_commands(sandbox: Sandbox) -> None:
             retry_after_seconds=RETRY_AFTER_SECONDS,
         )
     expired = sandbox.termination_reason is TerminationReason.HARD_LIFETIME
+    why = f" ({sandbox.status_reason.rstrip('.')})" if sandbox.status_reason else ""
     raise Conflict(
-        f"The sandbox is {sandbox.status} and accepts no commands. Create a new one.",
+        f"The sandbox is {sandbox.status}{why} and accepts no commands. Create a new one.",
         code=ErrorCode.SANDBOX_EXPIRED if expired else ErrorCode.SANDBOX_NOT_FOUND,
     )
 

@@ -16,12 +16,13 @@ from atoll.domain.ai_subscription import (
     check_variable,
     value_context,
 )
+from atoll.domain.audit import AuditAction, AuditTarget
 from atoll.domain.errors import Forbidden, LimitReached, NotFound
 from atoll.domain.identity import Principal, Scope, require_scope
 from atoll.domain.sandbox import Sandbox
 from atoll.ops.command_request import CommandRequest
 from atoll.ops.services import Services
-from atoll.store import ai_subscriptions
+from atoll.store import ai_subscriptions, audit
 from atoll.store.database import Transaction
 
 
@@ -53,6 +54,7 @@ async def create_ai_subscription(
             updated_at=tx.now,
         )
         ai_subscriptions.add(tx, subscription, sealed)
+        _record(tx, principal, AuditAction.CREATE_SUBSCRIPTION, subscription_id)
         return subscription
 
     return await services.database.write(add)
@@ -85,6 +87,7 @@ async def update_ai_subscription(
         subscription = ai_subscriptions.get(tx, principal.user_id, subscription_id)
         if subscription is None:
             raise _unknown()
+        _record(tx, principal, AuditAction.UPDATE_SUBSCRIPTION, subscription_id)
         return subscription
 
     return await services.database.write(change)
@@ -93,8 +96,13 @@ async def update_ai_subscription(
 async def delete_ai_subscription(services: Services, principal: Principal, subscription_id: str) -> None:
     """Forget a credential (SA-346). Raises `NotFound` for one that is not the caller's."""
     require_scope(principal, Scope.DANGEROUS)
-    if not await services.database.write(lambda tx: ai_subscriptions.remove(tx, principal.user_id, subscription_id)):
-        raise _unknown()
+
+    def remove(tx: Transaction) -> None:
+        if not ai_subscriptions.remove(tx, principal.user_id, subscription_id):
+            raise _unknown()
+        _record(tx, principal, AuditAction.DELETE_SUBSCRIPTION, subscription_id)
+
+    await services.database.write(remove)
 
 
 def prepare_command(
@@ -115,6 +123,11 @@ def prepare_command(
         raise Forbidden("AI subscriptions can be used only in a private sandbox that you created.")
     value = services.sealer.open(subscription.value, value_context(subscription.id)).decode()
     return replace(request, env={**request.env, subscription.env_var_name: value})
+
+
+def _record(tx: Transaction, principal: Principal, action: AuditAction, subscription_id: str) -> None:
+    """Subscriptions belong to no account; their deeds stand in the trail of the token's."""
+    audit.record(tx, principal, action, principal.account_id, target=(AuditTarget.AI_SUBSCRIPTION, subscription_id))
 
 
 def _unknown() -> NotFound:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from atoll.domain.errors import AtollError, Conflict, ErrorCode
+from atoll.domain.identity import Principal
 from atoll.domain.sandbox import PROVISIONING, Sandbox
 from atoll.ops.access import load_sandbox
 from atoll.ops.sandbox_resume import resume_if_suspended
@@ -20,7 +21,9 @@ RESUME_WAIT_SECONDS = 20.0
 """How long a request waits for the resume that it started or found."""
 
 
-async def admit_or_resume(services: Services, account_id: str, sandbox_id: str, admit: Callable[[Transaction], T]) -> T:
+async def admit_or_resume(
+    services: Services, principal: Principal, account_id: str, sandbox_id: str, admit: Callable[[Transaction], T]
+) -> T:
     """Run `admit`; when it finds the sandbox paused, resume it and try once more when it is ready.
 
     `admit` authorises the caller first, so an unauthorised one never resumes anything.
@@ -31,18 +34,19 @@ async def admit_or_resume(services: Services, account_id: str, sandbox_id: str, 
         if conflict.code is not ErrorCode.SANDBOX_SUSPENDED:
             raise
         suspended = conflict
-    if not await _resume(services, account_id, sandbox_id):
+    if not await _resume(services, principal, account_id, sandbox_id):
         raise suspended
     return await services.database.write(admit)
 
 
-async def _resume(services: Services, account_id: str, sandbox_id: str) -> bool:
+async def _resume(services: Services, principal: Principal, account_id: str, sandbox_id: str) -> bool:
     def begin(tx: Transaction) -> Sandbox:
         account = identity.get_account(tx, account_id)
         if account is None:
             raise AtollError("the account is gone")
         sandboxes.fence_account(tx, account_id)
-        return resume_if_suspended(tx, services, account, load_sandbox(tx, account_id, sandbox_id, lock=True))
+        sandbox = load_sandbox(tx, principal, account_id, sandbox_id, lock=True)
+        return resume_if_suspended(tx, services, account, sandbox)
 
     sandbox = await wait_while(
         services,

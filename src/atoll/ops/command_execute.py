@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from uuid import UUID
 
+from atoll.domain.audit import AuditAction
 from atoll.domain.command import CommandResult, CommandState, EndReason
 from atoll.domain.errors import AtollError, ErrorCode, NotFound, RuntimeFailure
 from atoll.domain.execution import ExecutionKind
@@ -21,7 +22,7 @@ from atoll.ops.command_admission import admit_or_resume
 from atoll.ops.command_request import CommandRequest
 from atoll.ops.services import Services
 from atoll.ops.waiting import wait_while
-from atoll.store import sandboxes
+from atoll.store import audit, sandboxes
 from atoll.store.database import Transaction
 
 CAPTURE_BYTES = 4 * 1024 * 1024
@@ -54,9 +55,17 @@ async def execute_command(
             kind=ExecutionKind.EXECUTE,
             caller_key=principal.caller_key,
         )
+        audit.record(
+            tx,
+            principal,
+            AuditAction.EXECUTE_COMMAND,
+            account_id,
+            sandbox_id=sandbox_id,
+            execution_id=execution_id,
+        )
         return sandbox, prepared
 
-    sandbox, prepared = await admit_or_resume(services, account_id, sandbox_id, admit)
+    sandbox, prepared = await admit_or_resume(services, principal, account_id, sandbox_id, admit)
     # Shielded: a client that goes away must not leave a command without the record of its end.
     return await asyncio.shield(
         asyncio.create_task(_run(services, sandbox, execution_id, prepared, request.timeout_seconds))
@@ -92,7 +101,11 @@ async def _after_failure(
     if failure.code not in {ErrorCode.AGENT_UNREACHABLE, ErrorCode.SANDBOX_NOT_FOUND}:
         await services.database.write(lambda tx: command_record.withdraw(tx, sandbox.id, execution_id))
         raise failure
-    if await _has_ended(services, sandbox.id):
+    ended = await _wait_for_end(services, sandbox.id)
+    if ended.status is SandboxStatus.FAILED:
+        # Waiting helps nothing then, and the sandbox says why (SA-214).
+        check_accepts_commands(ended)
+    if ended.status not in RUNNING:
         now = services.clock()
         state = CommandState(
             execution_id=UUID(execution_id),
@@ -110,8 +123,8 @@ async def _after_failure(
     raise failure
 
 
-async def _has_ended(services: Services, sandbox_id: str) -> bool:
-    """Whether the sandbox was paused or terminated, giving the record of a sudden end a moment to arrive."""
+async def _wait_for_end(services: Services, sandbox_id: str) -> Sandbox:
+    """The sandbox as it is once the record of a sudden end had a moment to arrive."""
 
     async def look() -> Sandbox:
         sandbox = await services.database.read(lambda tx: sandboxes.get(tx, sandbox_id))
@@ -119,8 +132,7 @@ async def _has_ended(services: Services, sandbox_id: str) -> bool:
             raise NotFound("The sandbox is gone.")
         return sandbox
 
-    sandbox = await wait_while(services, sandbox_id, look, lambda seen: seen.status in RUNNING, _SETTLE_SECONDS)
-    return sandbox.status not in RUNNING and sandbox.status is not SandboxStatus.FAILED
+    return await wait_while(services, sandbox_id, look, lambda seen: seen.status in RUNNING, _SETTLE_SECONDS)
 
 
 async def _forget(services: Services, instance_id: str, execution: UUID) -> None:

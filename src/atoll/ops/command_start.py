@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
+from atoll.domain.audit import AuditAction
 from atoll.domain.errors import Conflict, ErrorCode, RuntimeFailure
 from atoll.domain.execution import Execution, ExecutionKind, ExecutionState, ExecutionType, fingerprint
 from atoll.domain.identity import Principal, Scope
@@ -17,7 +18,7 @@ from atoll.ops.ai_subscription import prepare_command
 from atoll.ops.command_admission import admit_or_resume
 from atoll.ops.command_request import CommandRequest
 from atoll.ops.services import Services
-from atoll.store import commands
+from atoll.store import audit, commands
 from atoll.store.database import Transaction
 
 
@@ -80,9 +81,12 @@ async def start_command(
             fingerprint=mark,
             execution_type=ExecutionType.EXEC if request.pty is None else ExecutionType.PTY,
         )
+        audit.record(
+            tx, principal, AuditAction.START_COMMAND, account_id, sandbox_id=sandbox_id, execution_id=execution.id
+        )
         return sandbox, execution, prepared
 
-    sandbox, execution, prepared = await admit_or_resume(services, account_id, sandbox_id, admit)
+    sandbox, execution, prepared = await admit_or_resume(services, principal, account_id, sandbox_id, admit)
     if execution.state is not ExecutionState.REQUESTED:
         return _replay(execution)
     if sandbox.status not in RUNNING:

@@ -10,6 +10,7 @@ import secrets
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
+from atoll.domain.audit import AuditAction
 from atoll.domain.errors import ErrorCode, Forbidden, Unauthenticated
 from atoll.domain.gateway import GatewayScope, GatewaySession, check_live, require_gateway_scopes, session_end
 from atoll.domain.identity import Principal, Scope
@@ -17,7 +18,7 @@ from atoll.domain.sandbox import Sandbox, check_accepts_commands
 from atoll.ops.access import authorize_manage, hash_token, load_usable_sandbox
 from atoll.ops.command_admission import admit_or_resume
 from atoll.ops.services import Services
-from atoll.store import gateway_sessions, identity, sandboxes
+from atoll.store import audit, gateway_sessions, identity, sandboxes
 from atoll.store.database import Transaction
 
 GATEWAY_TOKEN_PREFIX = "atollgw_"  # noqa: S105 - the start of every gateway token, for secret scanners
@@ -81,9 +82,10 @@ async def open_session(
             expires_at=session_end(sandbox, tx.now),
         )
         gateway_sessions.add(tx, session, hash_token(token))
+        audit.record(tx, principal, AuditAction.OPEN_SESSION, account_id, sandbox_id=sandbox_id)
         return session
 
-    session = await admit_or_resume(services, account_id, sandbox_id, admit)
+    session = await admit_or_resume(services, principal, account_id, sandbox_id, admit)
     return OpenedSession(token, session.expires_at)
 
 

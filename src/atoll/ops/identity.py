@@ -6,8 +6,11 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from atoll.domain.audit import AuditAction, AuditTarget, Channel
+from atoll.domain.billing import Plan
 from atoll.domain.errors import Invalid, NotFound
 from atoll.domain.identity import Account, Role, Scope, TokenKind
+from atoll.domain.restriction import Restriction
 from atoll.domain.template import (
     DEFAULT_HARD_LIFETIME_SECONDS,
     DEFAULT_IDLE_TIMEOUT_SECONDS,
@@ -20,7 +23,7 @@ from atoll.domain.template import (
     slug_of,
 )
 from atoll.ops.access import hash_token
-from atoll.store import identity, templates
+from atoll.store import audit, identity, templates
 from atoll.store.database import Transaction
 
 DEFAULT_ACCOUNT = "default"
@@ -49,14 +52,38 @@ class IssuedToken:
     principal_id: str
 
 
+@dataclass(frozen=True, slots=True)
+class Restrict:
+    """What a new token is to be bound to inside its account; an empty set is all of a kind."""
+
+    apps: frozenset[str] = frozenset()
+    regions: frozenset[str] = frozenset()
+    templates: frozenset[str] = frozenset()
+
+
 def bootstrap(
-    tx: Transaction, new_id: Callable[[], str], *, account_name: str, image_digest: str | None, image_ref: str | None
+    tx: Transaction,
+    new_id: Callable[[], str],
+    *,
+    account_name: str,
+    image_digest: str | None,
+    image_ref: str | None,
+    plan: Plan | None = None,
+    credit_micros: int | None = None,
 ) -> Bootstrapped:
     """Make or find an account with an admin, an app and the default template; issue a token with every scope.
 
-    Idempotent but for the token. The template gets a new revision when the default image has changed.
+    Idempotent but for the token. The template gets a new revision when the default image has changed. `plan` and
+    `credit_micros` (millionths of the deployment's currency, all that were ever granted) change how the account pays.
     """
     account = _find_or_add_account(tx, new_id, account_name)
+    if plan is not None or credit_micros is not None:
+        identity.set_billing(
+            tx,
+            account.id,
+            plan=account.plan if plan is None else plan,
+            credit_micros=account.credit_micros if credit_micros is None else credit_micros,
+        )
     user = identity.find_user(tx, account.id, DEFAULT_USER)
     if user is None:
         user = identity.User(new_id(), account.id, DEFAULT_USER)
@@ -65,9 +92,9 @@ def bootstrap(
     template = _find_or_add_template(tx, new_id, account.id)
     if image_digest is not None:
         _pin_image(tx, new_id, template, image_digest, image_ref)
-    token = _issue(
-        tx, new_id, TokenKind.USER, user.id, account.id, Role.ADMIN, frozenset(str(scope) for scope in Scope)
-    )
+    every_scope = frozenset(str(scope) for scope in Scope)
+    action = AuditAction.BOOTSTRAP
+    token = _issue(tx, new_id, action, TokenKind.USER, user.id, account.id, Role.ADMIN, every_scope, None)
     return Bootstrapped(token, account.id, user.id, app.id, template.id)
 
 
@@ -80,8 +107,12 @@ def issue_token(
     kind: TokenKind,
     role: Role,
     scopes: frozenset[str],
+    restrict: Restrict | None = None,
 ) -> IssuedToken:
-    """Issue a token of an existing account; `user_name` makes or finds another user of it."""
+    """Issue a token of an existing account; `user_name` makes or finds another user of it.
+
+    Raises `Invalid` for an unknown scope, and for a restriction to what is not there.
+    """
     unknown = scopes - {str(scope) for scope in Scope}
     if unknown:
         raise Invalid(f"Unknown scopes: {', '.join(sorted(unknown))}.", field="scopes")
@@ -91,8 +122,22 @@ def issue_token(
     if user is None:
         user = identity.User(new_id(), account.id, name)
         identity.add_user(tx, user)
-    token = _issue(tx, new_id, kind, user.id, account.id, role, scopes)
+    bound = None if restrict is None else _restriction(tx, account.id, restrict)
+    token = _issue(tx, new_id, AuditAction.CREATE_TOKEN, kind, user.id, account.id, role, scopes, bound)
     return IssuedToken(token, user.id)
+
+
+def _restriction(tx: Transaction, account_id: str, asked: Restrict) -> Restriction:
+    """Bind to what exists: a typing error must not leave a key that is good for nothing, or for a later namesake."""
+    for app_id in asked.apps:
+        app = identity.get_app(tx, app_id)
+        if app is None or app.account_id != account_id:
+            raise Invalid(f"The account has no app {app_id!r}.", field="app")
+    for template_id in asked.templates:
+        template = templates.get(tx, template_id)
+        if template is None or template.account_id != account_id:
+            raise Invalid(f"The account has no template {template_id!r}.", field="template")
+    return Restriction(account_id, asked.apps or None, asked.regions or None, asked.templates or None)
 
 
 def create_app(tx: Transaction, new_id: Callable[[], str], account_name: str, name: str) -> identity.App:
@@ -181,21 +226,27 @@ def _pin_image(
 def _issue(
     tx: Transaction,
     new_id: Callable[[], str],
+    action: AuditAction,
     kind: TokenKind,
     user_id: str,
     account_id: str,
     role: Role,
     scopes: frozenset[str],
+    restriction: Restriction | None,
 ) -> str:
     token = TOKEN_PREFIX + secrets.token_urlsafe(32)
+    token_id = new_id()
     identity.add_token(
         tx,
-        token_id=new_id(),
+        token_id=token_id,
         token_hash=hash_token(token),
         kind=kind,
         user_id=user_id,
         account_id=account_id,
         role=role,
         scopes=scopes,
+        restriction=restriction,
     )
+    target = (AuditTarget.TOKEN, token_id)
+    audit.record_unattended(tx, Channel.OPERATOR, action, account_id, target, user_id=user_id)
     return token

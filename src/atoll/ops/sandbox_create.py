@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
+from atoll.domain.audit import AuditAction
 from atoll.domain.errors import Conflict, Invalid, NotFound
 from atoll.domain.identity import Account, Principal, Scope
 from atoll.domain.region import check_region
+from atoll.domain.restriction import check_inside
 from atoll.domain.sandbox import (
     OwnerKind,
     Sandbox,
@@ -25,7 +27,7 @@ from atoll.ops.execution_webhook import check_host, keep_target
 from atoll.ops.sandbox_resume import resume_if_suspended
 from atoll.ops.services import Services
 from atoll.ops.volume import mount_path_for_sandbox, volume_for_sandbox
-from atoll.store import identity, sandboxes, templates
+from atoll.store import audit, identity, sandboxes, templates
 from atoll.store.database import Transaction
 
 
@@ -65,8 +67,8 @@ async def create_sandbox(
 ) -> Created:
     """Reserve capacity and write the identity in one transaction (SA-412); a worker does the rest.
 
-    An instance that waits in a warm pool is claimed in the same transaction. The answer is the sandbox as it was
-    requested (SA-127) in either case.
+    Its instance is claimed or named in the same transaction. The answer is the sandbox as it was
+    requested (SA-127).
 
     Raises `Invalid`, `Forbidden`, `NotFound`, `Conflict` or `LimitReached`; nothing exists after any of them.
     """
@@ -76,12 +78,17 @@ async def create_sandbox(
 
     def admit(tx: Transaction) -> Created:
         account = authorize_manage(tx, principal, request.account_id, Scope.DEPLOY)
+        check_inside(
+            principal.restriction, app_id=request.app_id, region=request.region, template_id=request.template_id
+        )
         sandboxes.fence_account(tx, account.id)
         existing = sandboxes.find_by_identity(
             tx, account.id, request.app_id, principal.caller_key, request.idempotency_key
         )
         if existing is not None:
+            check_inside(principal.restriction, region=existing.region, template_id=existing.template_id)
             sandboxes.touch(tx, existing.id)
+            audit.record(tx, principal, AuditAction.CREATE_SANDBOX, account.id, sandbox_id=existing.id)
             return Created(resume_if_suspended(tx, services, account, existing), was_created=False)
         sandbox, revision = _new_sandbox(tx, services, account, principal, request, correlation_id)
         check_capacity(
@@ -93,6 +100,7 @@ async def create_sandbox(
             max_project_concurrency=request.max_project_concurrency,
         )
         sandboxes.add(tx, sandbox)
+        audit.record(tx, principal, AuditAction.CREATE_SANDBOX, account.id, sandbox_id=sandbox.id)
         if request.webhook is not None:
             keep_target(tx, services, sandbox.id, request.webhook)
         allocate_warm(tx, services, sandbox, revision)
@@ -124,7 +132,7 @@ def _new_sandbox(
     if app is None or app.account_id != account.id:
         raise NotFound("There is no such app in this account.")
     check_region(services.settings.regions, request.region, account.id)
-    template, revision = _choose_revision(tx, account.id, request)
+    template, revision = _choose_revision(tx, principal, request)
     mode = request.persistence_mode or revision.persistence_mode
     check_private_mode(request.private, mode)
     sandbox_id = services.new_id()
@@ -190,7 +198,7 @@ def _new_sandbox(
     return sandbox, revision
 
 
-def _choose_revision(tx: Transaction, account_id: str, request: CreateSandbox) -> tuple[Template, Revision]:
+def _choose_revision(tx: Transaction, principal: Principal, request: CreateSandbox) -> tuple[Template, Revision]:
     """Resolve what to run: the pinned revision, or the template's latest (SA-105 … SA-108, SA-112, SA-113, SA-187)."""
     revision: Revision | None = None
     template_id = request.template_id
@@ -201,7 +209,7 @@ def _choose_revision(tx: Transaction, account_id: str, request: CreateSandbox) -
         template_id = revision.template_id
     if template_id is None:
         raise Invalid("Send templateId or templateRevisionId.", field="templateId")
-    template = load_template(tx, account_id, template_id)
+    template = load_template(tx, principal, request.account_id, template_id)
     if not template.enabled:
         raise Conflict("The template is disabled.")
     if template.deprecated_at is not None:

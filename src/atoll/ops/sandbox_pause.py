@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from atoll.domain.audit import AuditAction
 from atoll.domain.errors import Conflict, ErrorCode, Invalid, RuntimeFailure, SnapshotFailed, SnapshotTimedOut
 from atoll.domain.identity import Principal, Scope
 from atoll.domain.sandbox import RETRY_AFTER_SECONDS, RUNNING, Action, Sandbox, SandboxStatus
@@ -11,7 +12,7 @@ from atoll.domain.snapshot import Pause, PauseFailure
 from atoll.ops.access import authorize_manage, load_sandbox
 from atoll.ops.services import Services
 from atoll.ops.waiting import wait_while
-from atoll.store import sandboxes
+from atoll.store import audit, sandboxes
 from atoll.store.database import Transaction
 from atoll.store.transitions import transition
 
@@ -40,13 +41,14 @@ async def pause_sandbox(services: Services, principal: Principal, request: Pause
 
     def begin(tx: Transaction) -> Sandbox:
         authorize_manage(tx, principal, request.account_id, Scope.DEPLOY)
-        sandbox = load_sandbox(tx, request.account_id, request.sandbox_id, lock=True)
+        sandbox = load_sandbox(tx, principal, request.account_id, request.sandbox_id, lock=True)
         sandboxes.touch(tx, sandbox.id)
         if not sandbox.persistence_mode.uses_volume:
             raise Invalid("An EPHEMERAL sandbox keeps nothing, so it cannot be paused; terminate it instead.")
         if sandbox.status is SandboxStatus.SUSPENDED:
             return sandbox
         _check(sandbox, request)
+        audit.record(tx, principal, AuditAction.PAUSE_SANDBOX, request.account_id, sandbox_id=sandbox.id)
         pause = Pause(attempt, request.snapshot_exclude, request.snapshot_max_mb)
         return transition(tx, sandbox, Action.SUSPEND, desired_status=SandboxStatus.SUSPENDED, pause=pause)
 

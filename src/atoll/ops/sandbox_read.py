@@ -6,13 +6,13 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from atoll.domain.identity import Principal
+from atoll.domain.restriction import check_inside
 from atoll.domain.sandbox import PROVISIONING, Sandbox, SandboxStatus
 from atoll.ops.access import authorize_read, load_sandbox
 from atoll.ops.services import Services
 from atoll.ops.waiting import wait_while
 from atoll.store import sandboxes
 from atoll.store.database import Transaction
-from atoll.store.wakes import SANDBOXES
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +30,8 @@ async def get_sandbox(
 
     def look(tx: Transaction) -> Sandbox:
         authorize_read(tx, principal, account_id)
-        sandbox = load_sandbox(tx, account_id, sandbox_id)
+        sandbox = load_sandbox(tx, principal, account_id, sandbox_id)
         sandboxes.touch(tx, sandbox_id)
-        if sandbox.status in PROVISIONING:
-            tx.wake(SANDBOXES)
         return sandbox
 
     return await wait_while(
@@ -55,12 +53,19 @@ async def list_sandboxes(
     limit: int,
     page: int,
 ) -> SandboxPage:
-    """Read one page, newest first; `statuses` None means all (SA-128 … SA-135)."""
+    """Read one page, newest first; `statuses` None means all (SA-128 … SA-135). A restricted token sees its part."""
 
     def look(tx: Transaction) -> SandboxPage:
         authorize_read(tx, principal, account_id)
+        check_inside(principal.restriction, app_id=app_id)
         total, found = sandboxes.page(
-            tx, account_id, app_id=app_id, statuses=statuses, limit=limit, offset=(page - 1) * limit
+            tx,
+            account_id,
+            app_id=app_id,
+            statuses=statuses,
+            restriction=principal.restriction,
+            limit=limit,
+            offset=(page - 1) * limit,
         )
         return SandboxPage(total, found)
 

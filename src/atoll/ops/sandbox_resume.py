@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from atoll.domain.audit import AuditAction
 from atoll.domain.errors import Conflict, LimitReached
 from atoll.domain.identity import Account, Principal, Scope
 from atoll.domain.sandbox import RUNNING, Action, Sandbox, SandboxStatus
 from atoll.ops.access import authorize_manage, load_sandbox
 from atoll.ops.capacity import check_capacity
 from atoll.ops.services import Services
-from atoll.store import sandboxes
+from atoll.store import audit, sandboxes
 from atoll.store.database import Transaction
 from atoll.store.transitions import transition
 
@@ -22,12 +23,13 @@ async def resume_sandbox(services: Services, principal: Principal, account_id: s
     def resume(tx: Transaction) -> Sandbox:
         account = authorize_manage(tx, principal, account_id, Scope.DEPLOY)
         sandboxes.fence_account(tx, account.id)
-        sandbox = load_sandbox(tx, account_id, sandbox_id, lock=True)
+        sandbox = load_sandbox(tx, principal, account_id, sandbox_id, lock=True)
         sandboxes.touch(tx, sandbox_id)
         if sandbox.status in RUNNING or sandbox.status is SandboxStatus.RESUMING:
             return sandbox
         if sandbox.status is not SandboxStatus.SUSPENDED:
             raise Conflict(f"A sandbox that is {sandbox.status} cannot be resumed.")
+        audit.record(tx, principal, AuditAction.RESUME_SANDBOX, account_id, sandbox_id=sandbox_id)
         return _begin(tx, services, account, sandbox)
 
     return await services.database.write(resume)

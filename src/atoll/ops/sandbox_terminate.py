@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from atoll.domain.audit import AuditAction, AuditTarget, Channel
 from atoll.domain.errors import Conflict, ErrorCode
 from atoll.domain.identity import Principal, Scope
 from atoll.domain.sandbox import PROVISIONING, RUNNING, Action, Sandbox, SandboxStatus, TerminationReason
 from atoll.ops.access import authorize_manage, load_sandbox
 from atoll.ops.services import Services
 from atoll.ops.waiting import wait_while
+from atoll.store import audit
 from atoll.store.database import Transaction
 from atoll.store.transitions import transition
 
@@ -22,32 +24,45 @@ async def terminate_sandbox(services: Services, principal: Principal, account_id
 
     def look(tx: Transaction) -> Sandbox:
         authorize_manage(tx, principal, account_id, Scope.DEPLOY)
-        return load_sandbox(tx, account_id, sandbox_id)
+        return load_sandbox(tx, principal, account_id, sandbox_id)
 
     async def begin() -> Sandbox:
         sandbox = await services.database.read(look)
         if sandbox.status in {SandboxStatus.TERMINATING, SandboxStatus.TERMINATED}:
             return sandbox
-        return await _begin(services, sandbox)
+        return await _begin(services, principal, sandbox)
 
     return await wait_while(
         services, sandbox_id, begin, lambda sandbox: sandbox.status is not SandboxStatus.TERMINATED, _WAIT_SECONDS
     )
 
 
-async def _begin(services: Services, seen: Sandbox) -> Sandbox:
+async def _begin(services: Services, principal: Principal, seen: Sandbox) -> Sandbox:
     def begin(tx: Transaction) -> Sandbox:
-        current = load_sandbox(tx, seen.account_id, seen.id, lock=True)
+        current = load_sandbox(tx, principal, seen.account_id, seen.id, lock=True)
         # A command that begins or ends meanwhile changes nothing about the end of its sandbox.
         if current.generation != seen.generation and not {current.status, seen.status} <= RUNNING:
             raise Conflict("Sandbox is changing state")
+        audit.record(tx, principal, AuditAction.TERMINATE_SANDBOX, seen.account_id, sandbox_id=seen.id)
         return begin_termination(tx, current, TerminationReason.USER_REQUESTED)
 
     return await services.database.write(begin)
 
 
 def begin_termination(tx: Transaction, sandbox: Sandbox, reason: TerminationReason) -> Sandbox:
-    """Move a sandbox to TERMINATING; one that never ran goes by FAILED (SA-144). A worker ends its compute."""
+    """Move a sandbox to TERMINATING; one that never ran goes by FAILED (SA-144). A worker ends its compute.
+
+    An end by time is recorded in the audit trail here; whoever calls for somebody records that.
+    """
+    if reason is not TerminationReason.USER_REQUESTED:
+        audit.record_unattended(
+            tx,
+            Channel.SYSTEM,
+            AuditAction.TERMINATE_SANDBOX,
+            sandbox.account_id,
+            (AuditTarget.SANDBOX, sandbox.id),
+            reason=str(reason),
+        )
     if sandbox.status in PROVISIONING:
         sandbox = transition(
             tx,

@@ -10,16 +10,18 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import structlog
 
+from atoll.domain.audit import AuditAction, AuditTarget
 from atoll.domain.errors import Invalid
 from atoll.domain.identity import Principal, Scope
 from atoll.domain.region import check_region
+from atoll.domain.restriction import check_inside, region_is_inside
 from atoll.domain.volume import SANDBOX_ID_NUMBER, PointKind, StoragePoint
 from atoll.ops.access import authorize_manage, authorize_read
 from atoll.ops.services import Services
 from atoll.outbound.destinations import HostNotPublic, HostUnresolved
 from atoll.settings import Settings
 from atoll.storage.objects import OpenPoint, StorageFailed
-from atoll.store import volumes
+from atoll.store import audit, volumes
 from atoll.store.database import Transaction
 
 log = structlog.get_logger()
@@ -57,7 +59,8 @@ async def list_points(services: Services, principal: Principal, account_id: str)
 
     def look(tx: Transaction) -> list[StoragePoint]:
         authorize_read(tx, principal, account_id)
-        return volumes.usable_points(tx, account_id)
+        found = volumes.usable_points(tx, account_id)
+        return [point for point in found if region_is_inside(principal.restriction, point.region)]
 
     return await services.database.read(look)
 
@@ -70,6 +73,7 @@ async def connect_bucket(services: Services, principal: Principal, request: Conn
 
     def admit(tx: Transaction) -> None:
         authorize_manage(tx, principal, request.account_id, Scope.CONFIG)
+        check_inside(principal.restriction, region=request.region)
         check_region(services.settings.regions, request.region, request.account_id)
 
     await services.database.read(admit)
@@ -102,6 +106,8 @@ async def connect_bucket(services: Services, principal: Principal, request: Conn
     def add(tx: Transaction) -> None:
         authorize_manage(tx, principal, request.account_id, Scope.CONFIG)
         volumes.add_point(tx, point)
+        target = (AuditTarget.STORAGE_SERVER, point.id)
+        audit.record(tx, principal, AuditAction.CONNECT_STORAGE, request.account_id, target=target)
 
     await services.database.write(add)
     return point

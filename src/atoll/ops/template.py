@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from atoll.domain.audit import AuditAction, AuditTarget
 from atoll.domain.errors import Invalid, NotFound
 from atoll.domain.identity import Principal, Scope
+from atoll.domain.restriction import check_change_of_template, check_inside, check_new_template, is_inside
 from atoll.domain.template import (
     DEFAULT_HARD_LIFETIME_SECONDS,
     DEFAULT_IDLE_TIMEOUT_SECONDS,
@@ -29,7 +31,7 @@ from atoll.domain.template import (
 from atoll.domain.volume import check_mount_path
 from atoll.ops.access import authorize_manage, authorize_read, load_template
 from atoll.ops.services import Services
-from atoll.store import identity, templates
+from atoll.store import audit, identity, templates
 from atoll.store.database import Transaction
 from atoll.store.wakes import POOLS
 
@@ -80,7 +82,9 @@ async def list_templates(
 
     def look(tx: Transaction) -> list[Template]:
         authorize_read(tx, principal, account_id)
-        return templates.list_of_account(tx, account_id, app_id=app_id, include_deprecated=include_deprecated)
+        check_inside(principal.restriction, app_id=app_id)
+        found = templates.list_of_account(tx, account_id, app_id=app_id, include_deprecated=include_deprecated)
+        return [template for template in found if is_inside(principal.restriction, template.app_id, template.id)]
 
     return await services.database.read(look)
 
@@ -92,7 +96,7 @@ async def get_template(
 
     def look(tx: Transaction) -> tuple[Template, Revision | None]:
         authorize_read(tx, principal, account_id)
-        template = load_template(tx, account_id, template_id)
+        template = load_template(tx, principal, account_id, template_id)
         return template, templates.current_revision(tx, template)
 
     return await services.database.read(look)
@@ -104,8 +108,13 @@ async def save_template(services: Services, principal: Principal, request: SaveT
     def save(tx: Transaction) -> tuple[Template, bool]:
         authorize_manage(tx, principal, request.account_id, Scope.CONFIG)
         if request.template_id is None:
-            return _create(tx, services, request), True
-        return _update(tx, request, request.template_id), False
+            check_new_template(principal.restriction, request.app_id)
+            template, is_new = _create(tx, services, request), True
+        else:
+            template, is_new = _update(tx, principal, request, request.template_id), False
+        target = (AuditTarget.TEMPLATE, template.id)
+        audit.record(tx, principal, AuditAction.SAVE_TEMPLATE, request.account_id, target=target)
+        return template, is_new
 
     return await services.database.write(save)
 
@@ -132,8 +141,9 @@ def _create(tx: Transaction, services: Services, request: SaveTemplate) -> Templ
     return template
 
 
-def _update(tx: Transaction, request: SaveTemplate, template_id: str) -> Template:
-    template = load_template(tx, request.account_id, template_id, lock=True)
+def _update(tx: Transaction, principal: Principal, request: SaveTemplate, template_id: str) -> Template:
+    template = load_template(tx, principal, request.account_id, template_id, lock=True)
+    check_change_of_template(principal.restriction, template.app_id)
     if request.app_id is not None and request.app_id != template.app_id:
         raise Invalid("appId is for creating a template; it cannot be changed.", field="appId")
     changes: dict[str, Any] = {"name": request.name, "slug": slug_of(request.name), "updated_at": tx.now}
@@ -147,7 +157,7 @@ def _update(tx: Transaction, request: SaveTemplate, template_id: str) -> Templat
         changes["deprecated_at"] = None
     templates.save(tx, template_id, **changes)
     tx.wake(POOLS)
-    return load_template(tx, request.account_id, template_id)
+    return load_template(tx, principal, request.account_id, template_id)
 
 
 async def create_revision(services: Services, principal: Principal, request: CreateRevision) -> Revision:
@@ -156,9 +166,12 @@ async def create_revision(services: Services, principal: Principal, request: Cre
 
     def append(tx: Transaction) -> Revision:
         authorize_manage(tx, principal, request.account_id, Scope.CONFIG)
-        template = load_template(tx, request.account_id, request.template_id, lock=True)
+        template = load_template(tx, principal, request.account_id, request.template_id, lock=True)
+        check_change_of_template(principal.restriction, template.app_id)
         revision = _revision(services, request, template, tx)
         templates.append_revision(tx, revision)
+        target = (AuditTarget.TEMPLATE, template.id)
+        audit.record(tx, principal, AuditAction.CREATE_REVISION, request.account_id, target=target)
         tx.wake(POOLS)
         return revision
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import TypeVar
 
+from atoll.domain.billing import Charge, Plan, amount_of, settle
 from atoll.domain.errors import Invalid
-from atoll.domain.identity import Principal
+from atoll.domain.identity import Account, Principal
+from atoll.domain.restriction import check_inside
 from atoll.domain.usage import BilledInterval, billed_intervals
 from atoll.ops.access import authorize_read
 from atoll.ops.services import Services
@@ -43,6 +46,7 @@ class SandboxUsage:
 
     sandbox_id: str
     app_id: str
+    region: str
     project_id: str | None
     zclouds: int
     amount: Amount
@@ -60,6 +64,8 @@ class UsageReport:
     projects: dict[tuple[str, str], Amount]
     """By app and project; sandboxes without a project are in none."""
     total: Amount
+    plan: Plan
+    charge: Charge
 
 
 async def report_usage(
@@ -82,11 +88,18 @@ async def report_usage(
     if end - begin > LONGEST_RANGE:
         raise Invalid(f"A report covers at most {LONGEST_RANGE.days} days.", field="since")
 
-    def look(tx: Transaction) -> list[usage.Life]:
-        authorize_read(tx, principal, account_id)
-        return usage.lives(tx, account_id, since=begin, until=end, app_id=app_id)
+    def look(tx: Transaction) -> tuple[Account, list[usage.Life], list[usage.Life]]:
+        account = authorize_read(tx, principal, account_id)
+        check_inside(principal.restriction, app_id=app_id)
+        found = usage.lives(tx, account_id, since=begin, until=end, app_id=app_id, restriction=principal.restriction)
+        if app_id is not None or (principal.restriction is not None and principal.restriction.is_narrow):
+            # Credits are the account's: a part of its usage cannot tell what of them is left for it.
+            return replace(account, credit_micros=0), found, []
+        earlier = usage.lives(tx, account_id, since=EARLIEST, until=begin) if account.credit_micros else []
+        return account, found, earlier
 
-    lives = await services.database.read(look)
+    account, lives, earlier = await services.database.read(look)
+    rates = {region.name: region.zcloud_hourly_rate for region in services.settings.regions}
     found = [used for used in (_usage_of(life, begin, end) for life in lives) if used.intervals]
     return UsageReport(
         since=begin,
@@ -97,6 +110,8 @@ async def report_usage(
             [used for used in found if used.project_id is not None], lambda used: (used.app_id, str(used.project_id))
         ),
         total=sum((used.amount for used in found), NOTHING),
+        plan=account.plan,
+        charge=_charge(account, rates, found, [_usage_of(life, EARLIEST, begin) for life in earlier]),
     )
 
 
@@ -108,8 +123,33 @@ def _usage_of(life: usage.Life, since: datetime, until: datetime) -> SandboxUsag
     ]
     seconds = sum(interval.seconds(since, until) for interval in intervals)
     return SandboxUsage(
-        life.sandbox_id, life.app_id, life.project_id, life.zclouds, Amount(seconds, seconds * life.zclouds), intervals
+        life.sandbox_id,
+        life.app_id,
+        life.region,
+        life.project_id,
+        life.zclouds,
+        Amount(seconds, seconds * life.zclouds),
+        intervals,
     )
+
+
+def _charge(
+    account: Account,
+    rates: Mapping[str, Decimal],
+    found: Sequence[SandboxUsage],
+    earlier: Sequence[SandboxUsage],
+) -> Charge:
+    """What the usage costs, less the credits that earlier usage has left (SA-374 … SA-378)."""
+    amount = _price(account.plan, rates, found)
+    return settle(amount, spent_before=_price(account.plan, rates, earlier), credit_micros=account.credit_micros)
+
+
+def _price(plan: Plan, rates: Mapping[str, Decimal], found: Sequence[SandboxUsage]) -> Decimal:
+    seconds: dict[str, int] = {}
+    for used in found:
+        seconds[used.region] = seconds.get(used.region, 0) + used.amount.zcloud_seconds
+    # A region that is no longer one of the deployment has no rate any more.
+    return sum((amount_of(plan, used, rates.get(region, Decimal(0))) for region, used in seconds.items()), Decimal(0))
 
 
 def _sum_by(found: list[SandboxUsage], key: Callable[[SandboxUsage], K]) -> dict[K, Amount]:

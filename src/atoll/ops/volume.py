@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
+from atoll.domain.audit import AuditAction, AuditTarget
 from atoll.domain.errors import Conflict, Invalid, NotFound
 from atoll.domain.identity import Principal, Scope
 from atoll.domain.region import check_region
+from atoll.domain.restriction import check_inside, region_is_inside
 from atoll.domain.template import DEFAULT_MOUNT_PATH, DEFAULT_VOLUME_SIZE_MB, PersistenceMode, Revision
 from atoll.domain.volume import (
     SANDBOX_ID_NUMBER,
@@ -20,7 +22,7 @@ from atoll.domain.volume import (
 )
 from atoll.ops.access import authorize_manage, authorize_read
 from atoll.ops.services import Services
-from atoll.store import volumes
+from atoll.store import audit, volumes
 from atoll.store.database import Transaction
 
 
@@ -44,12 +46,14 @@ async def create_volume(services: Services, principal: Principal, request: Creat
 
     def create(tx: Transaction) -> SharedVolume:
         authorize_manage(tx, principal, request.account_id, Scope.CONFIG)
+        check_inside(principal.restriction, region=request.region)
         check_region(services.settings.regions, request.region, request.account_id)
         point = _choose_point(tx, request.account_id, request.region, request.storage_server_id)
         if volumes.find(tx, request.account_id, request.name) is not None:
             raise Conflict("The account has a shared volume of this name already.")
         volume = _new(tx, services.new_id(), request.account_id, request.name, point, request.size_mb)
         volumes.add(tx, volume)
+        _record(tx, principal, AuditAction.CREATE_VOLUME, volume)
         return volume
 
     return await services.database.write(create)
@@ -62,7 +66,9 @@ async def list_volumes(
 
     def look(tx: Transaction) -> list[SharedVolume]:
         authorize_read(tx, principal, account_id)
-        return volumes.list_of_account(tx, account_id, region)
+        check_inside(principal.restriction, region=region)
+        found = volumes.list_of_account(tx, account_id, region)
+        return [volume for volume in found if region_is_inside(principal.restriction, volume.region)]
 
     return await services.database.read(look)
 
@@ -72,7 +78,7 @@ async def get_volume(services: Services, principal: Principal, account_id: str, 
 
     def look(tx: Transaction) -> SharedVolume:
         authorize_read(tx, principal, account_id)
-        return _load(tx, account_id, name)
+        return _load(tx, principal, account_id, name)
 
     return await services.database.read(look)
 
@@ -86,13 +92,14 @@ async def remove_volume(services: Services, principal: Principal, account_id: st
 
     def remove(tx: Transaction) -> SharedVolume:
         authorize_manage(tx, principal, account_id, Scope.DANGEROUS)
-        volume = _load(tx, account_id, name, lock=True)
+        volume = _load(tx, principal, account_id, name, lock=True)
         if volume.status is VolumeStatus.PENDING_PURGE:
             return volume
         if volumes.count_users(tx, volume.id):
             raise Conflict("A sandbox uses the shared volume; terminate it first.")
         purge_at = tx.now + delay
         volumes.mark_for_purge(tx, volume.id, purge_at)
+        _record(tx, principal, AuditAction.REMOVE_VOLUME, volume)
         return replace(volume, status=VolumeStatus.PENDING_PURGE, purge_at=purge_at, updated_at=tx.now)
 
     return await services.database.write(remove)
@@ -106,12 +113,13 @@ async def restore_volume(services: Services, principal: Principal, account_id: s
 
     def restore(tx: Transaction) -> SharedVolume:
         authorize_manage(tx, principal, account_id, Scope.CONFIG)
-        volume = _load(tx, account_id, name, lock=True)
+        volume = _load(tx, principal, account_id, name, lock=True)
         if volume.status is VolumeStatus.ACTIVE:
             return volume
         if volume.purge_at is None or volume.purge_at <= tx.now:
             raise Conflict("The purge delay of the shared volume is over.")
         volumes.restore(tx, volume.id)
+        _record(tx, principal, AuditAction.RESTORE_VOLUME, volume)
         return replace(volume, status=VolumeStatus.ACTIVE, purge_at=None, updated_at=tx.now)
 
     return await services.database.write(restore)
@@ -184,8 +192,13 @@ def _choose_point(tx: Transaction, account_id: str, region: str, point_id: str |
     return usable[0]
 
 
-def _load(tx: Transaction, account_id: str, name: str, *, lock: bool = False) -> SharedVolume:
+def _load(tx: Transaction, principal: Principal, account_id: str, name: str, *, lock: bool = False) -> SharedVolume:
     volume = volumes.find(tx, account_id, name, lock=lock)
     if volume is None:
         raise NotFound("There is no such shared volume in this account.")
+    check_inside(principal.restriction, region=volume.region)
     return volume
+
+
+def _record(tx: Transaction, principal: Principal, action: AuditAction, volume: SharedVolume) -> None:
+    audit.record(tx, principal, action, volume.account_id, target=(AuditTarget.VOLUME, volume.name))

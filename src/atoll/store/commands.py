@@ -1,6 +1,7 @@
 """Queries about commands. Their states go one way: requested, running, exited.
 
-Every end is recorded by `mark_exited` or `mark_lost`; both write what has to be told of it (`atoll.store.webhooks`).
+Every end is recorded by `mark_exited` or `mark_lost`; both write what has to be told of it (`atoll.store.webhooks`)
+and its entry in the audit trail.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from sqlalchemy import bindparam, case, delete, func, insert, select, update
 
 from atoll.domain.command import CommandState, EndReason
 from atoll.domain.execution import Execution, ExecutionKind, ExecutionState
-from atoll.store import webhooks
+from atoll.store import audit, webhooks
 from atoll.store.database import Transaction
 from atoll.store.rows import Mapper
 from atoll.store.tables import commands
@@ -100,6 +101,8 @@ def mark_exited(tx: Transaction, execution_id: str, state: CommandState) -> bool
     kind = tx.connection.execute(_MARK_EXITED, values).scalar()
     if kind is not None and kind is not ExecutionKind.EXECUTE:
         webhooks.enqueue(tx, [execution_id], observed=True)
+    if kind is not None:
+        audit.record_ends(tx, [execution_id])
     return kind is not None
 
 
@@ -111,7 +114,9 @@ def mark_lost(tx: Transaction, execution_ids: Sequence[str], *, reason: EndReaso
         .values(state=ExecutionState.EXITED, exit_code=137, reason=reason, exited_at=tx.now)
         .returning(_c.id)
     )
-    webhooks.enqueue(tx, list(ended.scalars()), observed=False)
+    ids = list(ended.scalars())
+    audit.record_ends(tx, ids)
+    webhooks.enqueue(tx, ids, observed=False)
 
 
 def end_all(tx: Transaction, sandbox_id: str, *, reason: EndReason) -> None:

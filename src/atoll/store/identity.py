@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sqlalchemy import bindparam, insert, select
+from sqlalchemy import bindparam, insert, select, update
 
+from atoll.domain.billing import Plan
 from atoll.domain.identity import Account, Principal, Role, TokenKind
+from atoll.domain.restriction import Restriction
 from atoll.store.database import Transaction
 from atoll.store.rows import Mapper
 from atoll.store.tables import accounts, apps, memberships, tokens, users
 
 _account_mapper = Mapper(accounts, Account)
+_RESTRICTED = ("apps", "regions", "templates")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +41,13 @@ _user_mapper = Mapper(users, User)
 
 # Built once: these run at every call, and building a statement costs ten times what running it does.
 _FIND_PRINCIPAL = select(
-    tokens.c.id, tokens.c.kind, tokens.c.user_id, tokens.c.account_id, tokens.c.role, tokens.c.scopes
+    tokens.c.id,
+    tokens.c.kind,
+    tokens.c.user_id,
+    tokens.c.account_id,
+    tokens.c.role,
+    tokens.c.scopes,
+    tokens.c.restriction,
 ).where(tokens.c.hash == bindparam("hash"), tokens.c.revoked_at.is_(None))
 _GET_ACCOUNT = select(*_account_mapper.columns).where(accounts.c.id == bindparam("id"))
 _IS_MEMBER = select(memberships.c.user_id).where(
@@ -51,7 +61,8 @@ def find_principal(tx: Transaction, token_hash: str) -> Principal | None:
     row = tx.connection.execute(_FIND_PRINCIPAL, {"hash": token_hash}).first()
     if row is None:
         return None
-    return Principal(row.id, row.kind, row.user_id, row.account_id, row.role, frozenset(row.scopes))
+    restriction = None if row.restriction is None else _restriction(row.account_id, row.restriction)
+    return Principal(row.id, row.kind, row.user_id, row.account_id, row.role, frozenset(row.scopes), restriction)
 
 
 def get_account(tx: Transaction, account_id: str) -> Account | None:
@@ -78,6 +89,8 @@ def add_account(tx: Transaction, account: Account) -> None:
             name=account.name,
             entitled=account.entitled,
             active_sandbox_limit=account.active_sandbox_limit,
+            plan=account.plan,
+            credit_micros=account.credit_micros,
             created_at=tx.now,
         )
     )
@@ -123,6 +136,7 @@ def add_token(
     account_id: str,
     role: Role,
     scopes: frozenset[str],
+    restriction: Restriction | None = None,
 ) -> None:
     """Insert a token by its hash."""
     tx.connection.execute(
@@ -134,6 +148,25 @@ def add_token(
             account_id=account_id,
             role=role,
             scopes=sorted(scopes),
+            restriction=None if restriction is None else _restriction_column(restriction),
             created_at=tx.now,
         )
     )
+
+
+def set_billing(tx: Transaction, account_id: str, *, plan: Plan, credit_micros: int) -> None:
+    """Change how an account pays."""
+    tx.connection.execute(
+        update(accounts).where(accounts.c.id == account_id).values(plan=plan, credit_micros=credit_micros)
+    )
+
+
+def _restriction(account_id: str, column: Mapping[str, list[str]]) -> Restriction:
+    chosen = {name: frozenset(column[name]) for name in _RESTRICTED if name in column}
+    return Restriction(account_id, **chosen)
+
+
+def _restriction_column(restriction: Restriction) -> dict[str, list[str]]:
+    """The account stands in a column of its own: a token is of one."""
+    chosen = {name: getattr(restriction, name) for name in _RESTRICTED}
+    return {name: sorted(values) for name, values in chosen.items() if values is not None}

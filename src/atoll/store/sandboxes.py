@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import ColumnElement, and_, bindparam, func, insert, or_, select, update
 
 from atoll.domain.errors import StaleGeneration
+from atoll.domain.restriction import Restriction
 from atoll.domain.sandbox import HOLDS_CAPACITY, PROVISIONING, RUNNING, Sandbox, SandboxStatus
 from atoll.store.database import Transaction
 from atoll.store.rows import Mapper
@@ -129,6 +130,12 @@ def release_allocation(tx: Transaction, sandbox_id: str, instance_id: str | None
     )
 
 
+def inside(restriction: Restriction) -> list[ColumnElement[bool]]:
+    """Conditions that leave the sandboxes of a restriction (SA-009)."""
+    chosen = ((_c.app_id, restriction.apps), (_c.region, restriction.regions), (_c.template_id, restriction.templates))
+    return [column.in_(sorted(values)) for column, values in chosen if values is not None]
+
+
 def page(
     tx: Transaction,
     account_id: str,
@@ -137,6 +144,7 @@ def page(
     statuses: Collection[SandboxStatus] | None,
     limit: int,
     offset: int,
+    restriction: Restriction | None = None,
 ) -> tuple[int, list[Sandbox]]:
     """Count all matches and read one page of them, newest first (SA-133 … SA-135)."""
     conditions: list[ColumnElement[bool]] = [_c.account_id == account_id]
@@ -144,6 +152,8 @@ def page(
         conditions.append(_c.app_id == app_id)
     if statuses is not None:
         conditions.append(_c.status.in_(list(statuses)))
+    if restriction is not None:
+        conditions += inside(restriction)
     total = int(tx.connection.execute(select(func.count()).select_from(sandboxes).where(*conditions)).scalar_one())
     rows = tx.connection.execute(
         select(*_mapper.columns)

@@ -10,11 +10,12 @@ from pydantic import ConfigDict, Field
 from starlette.responses import Response
 
 from atoll.api.openapi import SANDBOX_API, errors
-from atoll.api.route import AuthenticatedRoute, CurrentCall
+from atoll.api.route import AuthenticatedRoute, CurrentCall, needs
 from atoll.api.sandbox.answers import Success
 from atoll.api.sandbox.fields import Answer, Body, Id, Moment, Query, ShortName
 from atoll.api.sandbox.render import json_response
 from atoll.domain.ai_subscription import MAX_VALUE_BYTES, MAX_VARIABLE_LENGTH, AiSubscription
+from atoll.domain.identity import Scope
 from atoll.domain.times import rfc3339
 from atoll.ops import ai_subscription as ops
 
@@ -112,6 +113,7 @@ class AiSubscriptionDeletedAnswer(Answer):
 @router.get(
     "/ai-subscriptions",
     operation_id="list-ai-subscriptions",
+    openapi_extra=needs(Scope.READ),
     summary="List your AI subscriptions",
     response_model=AiSubscriptionsAnswer,
     responses=errors(),
@@ -125,6 +127,7 @@ async def list_ai_subscriptions(call: CurrentCall) -> Response:
 @router.post(
     "/ai-subscription",
     operation_id="create-ai-subscription",
+    openapi_extra=needs(Scope.CONFIG),
     summary="Keep an AI subscription",
     status_code=201,
     response_model=AiSubscriptionAnswer,
@@ -144,6 +147,7 @@ async def create_ai_subscription(call: CurrentCall, body: CreateAiSubscriptionBo
 @router.patch(
     "/ai-subscription",
     operation_id="update-ai-subscription",
+    openapi_extra=needs(Scope.CONFIG),
     summary="Rename or rotate an AI subscription",
     response_model=AiSubscriptionAnswer,
     responses=errors(404),
@@ -167,6 +171,7 @@ async def update_ai_subscription(call: CurrentCall, body: UpdateAiSubscriptionBo
 @router.delete(
     "/ai-subscription",
     operation_id="delete-ai-subscription",
+    openapi_extra=needs(Scope.DANGEROUS),
     summary="Delete an AI subscription",
     response_model=AiSubscriptionDeletedAnswer,
     responses=errors(404),

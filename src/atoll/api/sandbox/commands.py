@@ -8,10 +8,11 @@ from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from atoll.api.openapi import SANDBOX_API, errors
-from atoll.api.route import AuthenticatedRoute, CurrentCall
+from atoll.api.route import AuthenticatedRoute, CurrentCall, needs
 from atoll.api.sandbox import answers, render
 from atoll.api.sandbox.requests import ExecuteBody, GetCommandQuery, KillBody, StartBody
 from atoll.domain.command import EXECUTE_DEFAULT_TIMEOUT_SECONDS
+from atoll.domain.identity import Scope
 from atoll.ops import command_execute, command_kill, command_read, command_start
 from atoll.ops.command_request import CommandRequest
 
@@ -21,6 +22,7 @@ router = APIRouter(prefix=SANDBOX_API, route_class=AuthenticatedRoute, tags=["Co
 @router.post(
     "/sandbox/execute",
     operation_id="execute-sandbox-command",
+    openapi_extra=needs(Scope.DANGEROUS),
     summary="Execute a command in a sandbox",
     response_model=answers.ExecuteAnswer,
     responses=errors(404, 409, 429, 502, 503),
@@ -49,6 +51,7 @@ async def execute_command(call: CurrentCall, body: ExecuteBody) -> Response:
 @router.post(
     "/sandbox/command/start",
     operation_id="start-sandbox-command",
+    openapi_extra=needs(Scope.DANGEROUS),
     summary="Start a command",
     status_code=201,
     response_model=answers.StartAnswer,
@@ -79,6 +82,7 @@ async def start_command(call: CurrentCall, body: StartBody) -> Response:
 @router.get(
     "/sandbox/command",
     operation_id="get-sandbox-command",
+    openapi_extra=needs(Scope.READ),
     summary="Get a command",
     response_model=answers.CommandAnswer,
     responses=errors(404, 409, 502, 503),
@@ -103,6 +107,7 @@ async def get_command(call: CurrentCall, query: Annotated[GetCommandQuery, Query
 @router.post(
     "/sandbox/command/kill",
     operation_id="kill-sandbox-command",
+    openapi_extra=needs(Scope.DANGEROUS),
     summary="Kill a command",
     response_model=answers.KillAnswer,
     responses=errors(404, 409, 502, 503),

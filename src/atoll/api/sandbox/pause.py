@@ -6,9 +6,10 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from atoll.api.openapi import SANDBOX_API, errors
-from atoll.api.route import AuthenticatedRoute, CurrentCall
+from atoll.api.route import AuthenticatedRoute, CurrentCall, needs
 from atoll.api.sandbox import answers, render
 from atoll.api.sandbox.requests import PauseBody, SandboxBody
+from atoll.domain.identity import Scope
 from atoll.ops import sandbox_pause, sandbox_resume
 
 router = APIRouter(prefix=SANDBOX_API, route_class=AuthenticatedRoute, tags=["Sandboxes"])
@@ -17,6 +18,7 @@ router = APIRouter(prefix=SANDBOX_API, route_class=AuthenticatedRoute, tags=["Sa
 @router.post(
     "/sandbox/pause",
     operation_id="pause-sandbox",
+    openapi_extra=needs(Scope.DEPLOY),
     summary="Pause a sandbox",
     response_model=answers.SandboxAnswer,
     responses=errors(404, 409, 502, 503, 504),
@@ -45,6 +47,7 @@ async def pause_sandbox(call: CurrentCall, body: PauseBody) -> Response:
 @router.post(
     "/sandbox/resume",
     operation_id="resume-sandbox",
+    openapi_extra=needs(Scope.DEPLOY),
     summary="Resume a sandbox",
     response_model=answers.SandboxAnswer,
     responses=errors(404, 409, 429),

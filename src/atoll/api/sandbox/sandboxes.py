@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from atoll.api.openapi import SANDBOX_API, errors
-from atoll.api.route import AuthenticatedRoute, CurrentCall
+from atoll.api.route import AuthenticatedRoute, CurrentCall, needs
 from atoll.api.sandbox import answers, render
 from atoll.api.sandbox.requests import (
     CreateSandboxBody,
@@ -17,6 +17,7 @@ from atoll.api.sandbox.requests import (
     ListSandboxesQuery,
     SandboxBody,
 )
+from atoll.domain.identity import Scope
 from atoll.domain.sandbox import SandboxStatus
 from atoll.domain.webhook import WebhookTarget, parse_target
 from atoll.ops import sandbox_create, sandbox_read, sandbox_terminate
@@ -27,6 +28,7 @@ router = APIRouter(prefix=SANDBOX_API, route_class=AuthenticatedRoute, tags=["Sa
 @router.post(
     "/sandbox/create",
     operation_id="create-sandbox",
+    openapi_extra=needs(Scope.DEPLOY),
     summary="Create a sandbox, or connect to it",
     status_code=201,
     response_model=answers.CreatedAnswer,
@@ -71,6 +73,7 @@ async def create_sandbox(call: CurrentCall, body: CreateSandboxBody) -> Response
 @router.get(
     "/sandboxes",
     operation_id="list-sandboxes",
+    openapi_extra=needs(Scope.READ),
     summary="List sandboxes",
     response_model=answers.SandboxesAnswer,
     responses=errors(),
@@ -100,6 +103,7 @@ async def list_sandboxes(call: CurrentCall, query: Annotated[ListSandboxesQuery,
 @router.get(
     "/sandbox",
     operation_id="get-sandbox",
+    openapi_extra=needs(Scope.READ),
     summary="Get a sandbox",
     response_model=answers.SandboxAnswer,
     responses=errors(404),
@@ -118,6 +122,7 @@ async def get_sandbox(call: CurrentCall, query: Annotated[GetSandboxQuery, Query
 @router.post(
     "/sandbox/terminate",
     operation_id="terminate-sandbox",
+    openapi_extra=needs(Scope.DEPLOY),
     summary="Terminate a sandbox",
     response_model=answers.SandboxAnswer,
     responses=errors(404, 409),

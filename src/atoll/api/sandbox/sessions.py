@@ -7,9 +7,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from atoll.api.openapi import SANDBOX_API, errors
-from atoll.api.route import AuthenticatedRoute, CurrentCall
+from atoll.api.route import AuthenticatedRoute, CurrentCall, needs
 from atoll.api.sandbox import answers, render
 from atoll.api.sandbox.requests import SessionBody
+from atoll.domain.identity import Scope
 from atoll.domain.times import rfc3339
 from atoll.ops.gateway_session import open_session
 
@@ -19,6 +20,7 @@ router = APIRouter(prefix=SANDBOX_API, route_class=AuthenticatedRoute, tags=["Ga
 @router.post(
     "/sandbox/session",
     operation_id="open-sandbox-session",
+    openapi_extra=needs(Scope.DANGEROUS),
     summary="Open a gateway session",
     response_model=answers.SessionAnswer,
     responses=errors(404, 409, 429),

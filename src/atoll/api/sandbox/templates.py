@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from atoll.api.openapi import SANDBOX_API, errors
-from atoll.api.route import AuthenticatedRoute, CurrentCall
+from atoll.api.route import AuthenticatedRoute, CurrentCall, needs
 from atoll.api.sandbox import answers, render
 from atoll.api.sandbox.requests import (
     CreateRevisionBody,
@@ -18,6 +18,7 @@ from atoll.api.sandbox.requests import (
     SaveTemplateBody,
     WarmPoolBody,
 )
+from atoll.domain.identity import Scope
 from atoll.domain.template import DEFAULT_ZCLOUDS, NetworkControl, PersistenceMode, WarmPool
 from atoll.ops import template as template_ops
 
@@ -27,6 +28,7 @@ router = APIRouter(prefix=SANDBOX_API, route_class=AuthenticatedRoute, tags=["Te
 @router.get(
     "/sandbox-templates",
     operation_id="list-sandbox-templates",
+    openapi_extra=needs(Scope.READ),
     summary="List sandbox templates",
     response_model=answers.TemplatesAnswer,
     responses=errors(),
@@ -48,6 +50,7 @@ async def list_templates(call: CurrentCall, query: Annotated[ListTemplatesQuery,
 @router.get(
     "/sandbox-template",
     operation_id="get-sandbox-template",
+    openapi_extra=needs(Scope.READ),
     summary="Get a sandbox template",
     response_model=answers.TemplateWithRevisionAnswer,
     responses=errors(404),
@@ -68,6 +71,7 @@ async def get_template(call: CurrentCall, query: Annotated[GetTemplateQuery, Que
 @router.post(
     "/sandbox-template/save",
     operation_id="save-sandbox-template",
+    openapi_extra=needs(Scope.CONFIG),
     summary="Save a sandbox template",
     response_model=answers.TemplateAnswer,
     responses={201: {"model": answers.TemplateAnswer, "description": "It was created."}, **errors(404)},
@@ -96,6 +100,7 @@ async def save_template(call: CurrentCall, body: SaveTemplateBody) -> Response:
 @router.post(
     "/sandbox-template/revision",
     operation_id="create-sandbox-template-revision",
+    openapi_extra=needs(Scope.CONFIG),
     summary="Create a sandbox template revision",
     status_code=201,
     response_model=answers.RevisionAnswer,

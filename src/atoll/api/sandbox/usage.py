@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from decimal import Decimal
 from typing import Annotated, Any
 
 from fastapi import APIRouter
@@ -11,14 +12,19 @@ from pydantic import AwareDatetime, Field
 from starlette.responses import Response
 
 from atoll.api.openapi import SANDBOX_API, errors
-from atoll.api.route import AuthenticatedRoute, CurrentCall
+from atoll.api.route import AuthenticatedRoute, CurrentCall, needs
 from atoll.api.sandbox.answers import Success
 from atoll.api.sandbox.fields import AccountId, Answer, Id, Moment, Query
 from atoll.api.sandbox.render import json_response
+from atoll.domain.billing import Plan
+from atoll.domain.identity import Scope
 from atoll.domain.times import rfc3339
 from atoll.ops import usage as ops
 
 router = APIRouter(prefix=SANDBOX_API, route_class=AuthenticatedRoute, tags=["Usage"])
+
+
+Money = Annotated[str, Field(pattern=r"^\d+\.\d{6}$", examples=["0.041250"])]
 
 
 class UsageQuery(Query):
@@ -66,6 +72,14 @@ class ProjectUsageAnswer(AppUsageAnswer):
     project_id: str
 
 
+class ChargeAnswer(Answer):
+    """What the usage costs in the deployment's own currency, as decimals. Savings Plans pay none of it."""
+
+    amount: Annotated[Money, Field(description="3 times the regional zCloud rate; 0 on Connect.")]
+    credits: Annotated[Money, Field(description="The part that the account's credits paid; 0 in a report of one app.")]
+    due: Annotated[Money, Field(description="What is left to pay.")]
+
+
 class UsageAnswer(Answer):
     """The report."""
 
@@ -77,11 +91,14 @@ class UsageAnswer(Answer):
     sandboxes: list[SandboxUsageAnswer]
     apps: list[AppUsageAnswer]
     projects: list[ProjectUsageAnswer]
+    plan: Plan
+    charge: ChargeAnswer
 
 
 @router.get(
     "/usage",
     operation_id="get-usage",
+    openapi_extra=needs(Scope.READ),
     summary="Report usage",
     response_model=UsageAnswer,
     responses=errors(),
@@ -106,6 +123,12 @@ async def get_usage(call: CurrentCall, query: Annotated[UsageQuery, QueryParamet
             "until": rfc3339(report.until),
             "total": _amount(report.total),
             "sandboxes": [_sandbox(used) for used in report.sandboxes],
+            "plan": report.plan,
+            "charge": {
+                "amount": _money(report.charge.amount),
+                "credits": _money(report.charge.credits),
+                "due": _money(report.charge.due),
+            },
             "apps": [{"appId": app_id, **_amount(amount)} for app_id, amount in report.apps.items()],
             "projects": [
                 {"appId": app_id, "projectId": project_id, **_amount(amount)}
@@ -113,6 +136,10 @@ async def get_usage(call: CurrentCall, query: Annotated[UsageQuery, QueryParamet
             ],
         }
     )
+
+
+def _money(amount: Decimal) -> str:
+    return f"{amount:.6f}"
 
 
 def _amount(amount: ops.Amount) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from atoll.api.openapi import SANDBOX_API, errors
-from atoll.api.route import AuthenticatedRoute, CurrentCall
+from atoll.api.route import AuthenticatedRoute, CurrentCall, needs
 from atoll.api.sandbox import render, volume_shapes
 from atoll.api.sandbox.volume_shapes import (
     ConnectBucketBody,
@@ -18,6 +18,7 @@ from atoll.api.sandbox.volume_shapes import (
     StorageServersQuery,
     VolumeQuery,
 )
+from atoll.domain.identity import Scope
 from atoll.ops import storage_point
 from atoll.ops import volume as volume_ops
 
@@ -27,6 +28,7 @@ router = APIRouter(prefix=SANDBOX_API, route_class=AuthenticatedRoute, tags=["Vo
 @router.post(
     "/shared-volume/create",
     operation_id="create-shared-volume",
+    openapi_extra=needs(Scope.CONFIG),
     summary="Create a shared volume",
     status_code=201,
     response_model=volume_shapes.SharedVolumeAnswer,
@@ -51,6 +53,7 @@ async def create_volume(call: CurrentCall, body: CreateVolumeBody) -> Response:
 @router.get(
     "/shared-volumes",
     operation_id="list-shared-volumes",
+    openapi_extra=needs(Scope.READ),
     summary="List shared volumes",
     response_model=volume_shapes.SharedVolumesAnswer,
     responses=errors(),
@@ -66,6 +69,7 @@ async def list_volumes(call: CurrentCall, query: Annotated[ListVolumesQuery, Que
 @router.get(
     "/shared-volume",
     operation_id="get-shared-volume",
+    openapi_extra=needs(Scope.READ),
     summary="Get a shared volume",
     response_model=volume_shapes.SharedVolumeAnswer,
     responses=errors(404),
@@ -79,6 +83,7 @@ async def get_volume(call: CurrentCall, query: Annotated[VolumeQuery, Query()]) 
 @router.delete(
     "/shared-volume",
     operation_id="delete-shared-volume",
+    openapi_extra=needs(Scope.DANGEROUS),
     summary="Remove a shared volume",
     response_model=volume_shapes.SharedVolumeAnswer,
     responses=errors(404, 409),
@@ -92,6 +97,7 @@ async def delete_volume(call: CurrentCall, query: Annotated[VolumeQuery, Query()
 @router.post(
     "/shared-volume/restore",
     operation_id="restore-shared-volume",
+    openapi_extra=needs(Scope.CONFIG),
     summary="Restore a removed shared volume",
     response_model=volume_shapes.SharedVolumeAnswer,
     responses=errors(404, 409),
@@ -105,6 +111,7 @@ async def restore_volume(call: CurrentCall, body: RestoreVolumeBody) -> Response
 @router.get(
     "/storage-servers",
     operation_id="list-storage-servers",
+    openapi_extra=needs(Scope.READ),
     summary="List storage servers",
     response_model=volume_shapes.StorageServersAnswer,
     responses=errors(),
@@ -120,6 +127,7 @@ async def list_storage_servers(call: CurrentCall, query: Annotated[StorageServer
 @router.post(
     "/storage-server/object-storage/create",
     operation_id="create-object-storage",
+    openapi_extra=needs(Scope.CONFIG),
     summary="Connect a bucket",
     status_code=201,
     response_model=volume_shapes.StorageServerAnswer,

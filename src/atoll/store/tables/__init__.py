@@ -1,6 +1,7 @@
 """The tables, one file a noun, on one metadata. The sum of the migrations equals it (a test proves that)."""
 
 from atoll.store.tables.ai_subscriptions import ai_subscriptions
+from atoll.store.tables.audit import audit_entries
 from atoll.store.tables.base import metadata
 from atoll.store.tables.commands import commands
 from atoll.store.tables.gateway_sessions import gateway_sessions
@@ -15,6 +16,7 @@ __all__ = [
     "accounts",
     "ai_subscriptions",
     "apps",
+    "audit_entries",
     "commands",
     "execution_webhooks",
     "gateway_sessions",

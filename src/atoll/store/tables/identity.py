@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from sqlalchemy import JSON, Boolean, Column, ForeignKey, Integer, String, Table, UniqueConstraint
+from sqlalchemy import JSON, BigInteger, Boolean, Column, ForeignKey, Integer, String, Table, UniqueConstraint
 
+from atoll.domain.billing import Plan
 from atoll.domain.identity import Role, TokenKind
 from atoll.store.tables.base import Moment, Name, metadata
 
@@ -14,6 +15,8 @@ accounts = Table(
     Column("name", String(200), nullable=False, unique=True),
     Column("entitled", Boolean, nullable=False),
     Column("active_sandbox_limit", Integer),
+    Column("plan", Name(Plan), nullable=False),
+    Column("credit_micros", BigInteger, nullable=False),
     Column("created_at", Moment, nullable=False),
 )
 
@@ -55,6 +58,8 @@ tokens = Table(
     Column("account_id", String(36), ForeignKey("accounts.id"), nullable=False),
     Column("role", Name(Role), nullable=False),
     Column("scopes", JSON, nullable=False),
+    # What the token is bound to inside the account; absent where it is bound to nothing.
+    Column("restriction", JSON(none_as_null=True)),
     Column("created_at", Moment, nullable=False),
     Column("revoked_at", Moment),
 )

@@ -16,6 +16,8 @@ def upgrade() -> None:
         sa.Column("name", sa.String(length=200), nullable=False),
         sa.Column("entitled", sa.Boolean(), nullable=False),
         sa.Column("active_sandbox_limit", sa.Integer(), nullable=True),
+        sa.Column("plan", sa.String(length=64), nullable=False),
+        sa.Column("credit_micros", sa.BigInteger(), nullable=False),
         sa.Column("created_at", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_accounts")),
         sa.UniqueConstraint("name", name=op.f("uq_accounts_name")),
@@ -87,6 +89,7 @@ def upgrade() -> None:
         sa.Column("account_id", sa.String(length=36), nullable=False),
         sa.Column("role", sa.String(length=64), nullable=False),
         sa.Column("scopes", sa.JSON(), nullable=False),
+        sa.Column("restriction", sa.JSON(none_as_null=True), nullable=True),
         sa.Column("created_at", sa.BigInteger(), nullable=False),
         sa.Column("revoked_at", sa.BigInteger(), nullable=True),
         sa.ForeignKeyConstraint(["account_id"], ["accounts.id"], name=op.f("fk_tokens_account_id")),
@@ -356,8 +359,38 @@ def upgrade() -> None:
     )
     op.create_index("ix_gateway_sessions_expires_at", "gateway_sessions", ["expires_at"], unique=False)
 
+    op.create_table(
+        "audit_entries",
+        sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=True, nullable=False),
+        sa.Column("account_id", sa.String(length=36), nullable=False),
+        sa.Column("occurred_at", sa.BigInteger(), nullable=False),
+        sa.Column("action", sa.String(length=64), nullable=False),
+        sa.Column("outcome", sa.String(length=64), nullable=False),
+        sa.Column("status", sa.Integer(), nullable=True),
+        sa.Column("error_code", sa.String(length=64), nullable=True),
+        sa.Column("user_id", sa.String(length=36), nullable=True),
+        sa.Column("token_id", sa.String(length=36), nullable=True),
+        sa.Column("channel", sa.String(length=64), nullable=False),
+        sa.Column("address", sa.String(length=64), nullable=True),
+        sa.Column("request_id", sa.String(length=64), nullable=True),
+        sa.Column("target_kind", sa.String(length=64), nullable=True),
+        sa.Column("target_id", sa.String(length=200), nullable=True),
+        sa.Column("execution_id", sa.String(length=36), nullable=True),
+        sa.Column("exit_code", sa.Integer(), nullable=True),
+        sa.Column("reason", sa.String(length=64), nullable=True),
+        sa.ForeignKeyConstraint(["account_id"], ["accounts.id"], name=op.f("fk_audit_entries_account_id")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_audit_entries")),
+    )
+    op.create_index("ix_audit_entries_account", "audit_entries", ["account_id", "id"], unique=False)
+    op.create_index("ix_audit_entries_target", "audit_entries", ["account_id", "target_id", "id"], unique=False)
+    op.create_index("ix_audit_entries_occurred", "audit_entries", ["occurred_at"], unique=False)
+
 
 def downgrade() -> None:
+    op.drop_index("ix_audit_entries_occurred", table_name="audit_entries")
+    op.drop_index("ix_audit_entries_target", table_name="audit_entries")
+    op.drop_index("ix_audit_entries_account", table_name="audit_entries")
+    op.drop_table("audit_entries")
     op.drop_index("ix_gateway_sessions_expires_at", table_name="gateway_sessions")
     op.drop_table("gateway_sessions")
     op.drop_index("ix_snapshots_volume_created", table_name="snapshots")
