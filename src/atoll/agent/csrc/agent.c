@@ -72,6 +72,7 @@ static void shut_down(struct agent *a, int status) {
 static void take_child(struct agent *a, pid_t pid, int wait_status) {
     if (a->entrypoint && pid == a->entrypoint->pid)
         shut_down(a, WIFSIGNALED(wait_status) ? 128 + WTERMSIG(wait_status) : WEXITSTATUS(wait_status));
+    if (stream_reaped(a, pid, wait_status)) return;
     for (struct command *c = a->running.first; c; c = c->next) {
         if (c->tree.root != pid) continue;
         command_reaped(a, c, wait_status);
@@ -108,6 +109,9 @@ static void take_event(struct agent *a, const struct epoll_event *event) {
     case SOURCE_STDOUT:
     case SOURCE_STDERR:
         command_output(a, s->command, s);
+        break;
+    case SOURCE_STREAM:
+        stream_event(a, s, event->events);
     }
 }
 
@@ -117,11 +121,13 @@ static void tick(struct agent *a, uint64_t now) {
         command_tick(a, c, now);
     }
     entry_tick(a, now);
+    streams_tick(a, now);
 }
 
 static int next_wait(const struct agent *a, uint64_t now) {
     if (a->waiters_due && queue_len(&a->out) < OUT_HIGH_WATER) return 0;
-    uint64_t next = waiters_next(a);
+    uint64_t next = waiters_next(a), stream_at = streams_next(a);
+    if (stream_at < next) next = stream_at;
     if (a->settle_look_at < next) next = a->settle_look_at;
     for (const struct command *c = a->running.first; c; c = c->next) {
         uint64_t tick_at = command_next_tick(c);
@@ -178,9 +184,9 @@ static void open_sources(struct agent *a) {
     sigemptyset(&wanted);
     sigaddset(&wanted, SIGCHLD);
     sigaddset(&wanted, SIGTERM);
-    a->signals = (struct source){SOURCE_SIGNALS, signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK), NULL};
-    a->requests = (struct source){SOURCE_REQUESTS, 0, NULL};
-    a->answers = (struct source){SOURCE_ANSWERS, 1, NULL};
+    a->signals = (struct source){SOURCE_SIGNALS, signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK), {NULL}};
+    a->requests = (struct source){SOURCE_REQUESTS, 0, {NULL}};
+    a->answers = (struct source){SOURCE_ANSWERS, 1, {NULL}};
     if (a->null_fd < 0 || a->epoll < 0 || a->signals.fd < 0) fatal("descriptors");
     if (fcntl(0, F_SETFL, O_NONBLOCK) < 0 || fcntl(1, F_SETFL, O_NONBLOCK) < 0) fatal("the connection");
     source_add(a, &a->signals, EPOLLIN);
@@ -235,16 +241,27 @@ static void make_workdir(const struct identity *identity) {
     }
 }
 
+/* Workers run this very file, also when another one took its name meanwhile. */
+static const char *open_program(void) {
+    static char path[32];
+    int fd = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+    if (fd < 0) fatal("/proc/self/exe");
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    return path;
+}
+
 int agent_main(int argc, char **argv) {
     static struct agent agent;
     struct agent *a = &agent;
     char **entrypoint = parse(a, argc, argv);
-    for (int fd = 3; fd < 1024; fd++) close(fd);
+    if (close_range(3, ~0U, 0) < 0)
+        for (int fd = 3; fd < 1024; fd++) close(fd);
     while (fcntl(2, F_GETFD) < 0 && open("/dev/null", O_RDWR) >= 0) continue;
     a->began_at = monotonic_ms();
     a->last_tag = TREE_TAG_BASE + ((uint64_t)getpid() << 32);
     a->environment = take_environment();
     prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); /* PID 1 is that anyway; tests run the agent without a namespace */
+    a->program = open_program();
     open_sources(a);
     make_workdir(&a->identity);
     const char *failed = spawn_prepare(&a->identity);

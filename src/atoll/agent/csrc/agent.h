@@ -26,18 +26,26 @@ enum {
     SETTLE_LOOK_MS = 5,
     SETTLE_LIMIT_MS = 250,
     MEMORY_SETTLE_MS = 60,                   /* what a killed process gives back takes this long to show */
+    MAX_STREAMS = 128,
+    STREAM_HIGH_WATER = 512 * 1024,          /* streams put nothing behind more than this, so that the rest is not delayed */
+    STREAM_GRANT_BYTES = 128 * 1024,         /* credit is given back in portions of this size */
+    STREAM_CLOSE_MS = 5000,                  /* for a worker to clean up after its client has gone */
+    STREAM_CONNECT_MS = 10000,
     BUCKETS = 1024
 };
 
 #define NEVER UINT64_MAX
 
-enum source_kind { SOURCE_REQUESTS, SOURCE_ANSWERS, SOURCE_SIGNALS, SOURCE_STDIN, SOURCE_STDOUT, SOURCE_STDERR };
+enum source_kind { SOURCE_REQUESTS, SOURCE_ANSWERS, SOURCE_SIGNALS, SOURCE_STDIN, SOURCE_STDOUT, SOURCE_STDERR, SOURCE_STREAM };
 
 /* What epoll hands back. */
 struct source {
     enum source_kind kind;
     int fd; /* -1: closed */
-    struct command *command;
+    union {
+        struct command *command;
+        struct stream *stream;
+    };
 };
 
 enum phase {
@@ -100,6 +108,25 @@ struct waiter {
     uint64_t until;
 };
 
+/* Bytes both ways between the client and a worker or a port, each direction with credit. */
+struct stream {
+    struct stream *next;
+    uint32_t id; /* the OPEN's; its frames carry it */
+    enum stream_kind kind;
+    pid_t pid;                       /* of the worker; 0: a port, or reaped */
+    struct source in, out;           /* towards the worker or the port, and from there */
+    uint32_t in_events, out_events;  /* what epoll watches; 0: not added */
+    bool connecting, finished;       /* the client has said FINISH */
+    bool closed;                     /* nobody listens any more; it only has to end */
+    bool over;                       /* END is said; freed at the end of the round */
+    struct queue pending;            /* from the client, not yet taken */
+    uint32_t window;                 /* what the client may still send */
+    uint32_t taken;                  /* and what it will be granted next */
+    uint64_t credit;                 /* what may still be sent to the client */
+    uint8_t code;                    /* the worker's exit code, or an errno of a port */
+    uint64_t until;                  /* of connecting, or of cleaning up */
+};
+
 struct command_list {
     struct command *first, *last;
     size_t count;
@@ -121,6 +148,9 @@ struct agent {
     uint64_t last_tag;
     struct waiter *waiters;
     size_t waiter_count;
+    struct stream *streams;
+    size_t stream_count;
+    const char *program; /* this program, for workers */
     bool waiters_due;
     bool stopping;
     struct command *entrypoint;
@@ -177,6 +207,17 @@ uint64_t input_next(const struct command *c);
 /* terminal.c */
 int terminal_open(const struct identity *identity, uint16_t rows, uint16_t cols, int *slave); /* the master, or -1 */
 bool terminal_resize(int master, uint16_t rows, uint16_t cols);
+
+/* stream.c */
+void stream_open(struct agent *a, const struct request *r);
+void stream_request(struct agent *a, const struct request *r); /* DATA, CREDIT, FINISH, CLOSE */
+void stream_event(struct agent *a, struct source *from, uint32_t events);
+bool stream_reaped(struct agent *a, pid_t pid, int wait_status); /* whether it was a worker */
+void streams_stop(struct agent *a); /* ends them and says so */
+void streams_drop(struct agent *a); /* their client has gone */
+void streams_tick(struct agent *a, uint64_t now);
+uint64_t streams_next(const struct agent *a);
+void streams_free(struct agent *a);
 
 /* memory.c: the kill when memory runs out, and the counts */
 void memory_kill(struct agent *a, uint64_t now);

@@ -136,6 +136,8 @@ void frame_end(struct queue *q, size_t mark) {
     store_u32(at, (uint32_t)(queue_len(q) - mark - 4));
 }
 
+void frame_cancel(struct queue *q, size_t mark) { q->tail = q->head + mark; }
+
 void *must_resize(void *old, size_t len) {
     void *block = realloc(old, len ? len : 1);
     if (block == NULL) {

@@ -51,6 +51,7 @@ void put_bytes(struct queue *q, const void *data, uint32_t len); /* u32 length f
 /* A frame is begun, filled with put_*, and ended; the length is set at the end. The mark stays valid when the queue moves. */
 size_t frame_begin(struct queue *q, uint8_t type, uint32_t id);
 void frame_end(struct queue *q, size_t mark);
+void frame_cancel(struct queue *q, size_t mark); /* takes back what was begun */
 
 uint32_t load_u32(const uint8_t *at);
 

@@ -83,9 +83,9 @@ static void close_stdio(const struct agent *a, int stdio[3]) {
 
 static struct command *command_new(struct agent *a) {
     struct command *c = must_alloc(sizeof *c);
-    c->in = (struct source){SOURCE_STDIN, -1, c};
-    c->out = (struct source){SOURCE_STDOUT, -1, c};
-    c->err = (struct source){SOURCE_STDERR, -1, c};
+    c->in = (struct source){SOURCE_STDIN, -1, {c}};
+    c->out = (struct source){SOURCE_STDOUT, -1, {c}};
+    c->err = (struct source){SOURCE_STDERR, -1, {c}};
     c->deadline_at = c->kill_at = c->drain_at = c->terminal_look_at = NEVER;
     c->tree.tag = ++a->last_tag;
     return c;

@@ -79,8 +79,37 @@ static const char *decode_start(struct request *r, struct cursor *c) {
     return check_start(r);
 }
 
+static const char *decode_open(struct request *r, struct cursor *c) {
+    r->kind = take_u8(c);
+    r->credit = take_u32(c);
+    if (r->kind == STREAM_PORT) {
+        r->port = take_u16(c);
+        return r->port == 0 && !c->bad ? "There is no such port." : NULL;
+    }
+    if (r->kind != STREAM_FILES) return "There is no such stream.";
+    struct cursor lists = *c;
+    struct counted arguments = count_list(c);
+    if (c->bad) return NULL;
+    r->arena = must_alloc(((size_t)arguments.items + 1) * sizeof(char *) + arguments.chars);
+    char **next_pointer = r->arena;
+    char *next_char = (char *)(next_pointer + arguments.items + 1);
+    r->argv = copy_list(&lists, &next_pointer, &next_char);
+    return NULL;
+}
+
 static const char *decode_body(struct request *r, struct cursor *c) {
     switch (r->type) {
+    case REQ_OPEN:
+        return decode_open(r, c);
+    case REQ_DATA:
+        r->data = take_raw(c, (uint32_t)(c->end - c->at));
+        return r->data.len == 0 || r->data.len > STREAM_BYTES_PER_FRAME ? "A part of a stream has 1 to 131072 bytes." : NULL;
+    case REQ_CREDIT:
+        r->credit = take_u32(c);
+        return NULL;
+    case REQ_FINISH:
+    case REQ_CLOSE:
+        return NULL;
     case REQ_HELLO:
         r->epoch = take_u32(c);
         return NULL;

@@ -63,11 +63,13 @@ static void handle_start(struct agent *a, const struct request *r) {
 static void handle_stop(struct agent *a, const struct request *r) {
     a->stopping = true;
     for (struct command *c = a->running.first; c; c = c->next) command_end(a, c, REASON_SHUTDOWN, r->grace_ms);
+    streams_stop(a);
     waiter_add(a, r, NULL, NEVER);
 }
 
 static void handle_hello(struct agent *a, const struct request *r) {
     waiters_drop(a);
+    streams_drop(a);
     a->stopping = false;
     for (struct command *c = a->running.first; c; c = c->next) input_orphan(c);
     answer_hello(a, r->id, r->epoch);
@@ -103,6 +105,11 @@ void request_handle(struct agent *a, const uint8_t *frame, size_t len) {
         case REQ_LIST: handle_list(a, &r); break;
         case REQ_STATS: memory_stats(a, r.id); break;
         case REQ_STOP: handle_stop(a, &r); break;
+        case REQ_OPEN: stream_open(a, &r); break;
+        case REQ_DATA:
+        case REQ_CREDIT:
+        case REQ_FINISH:
+        case REQ_CLOSE: stream_request(a, &r); break;
         default: handle_of_command(a, &r);
         }
     request_free(&r);

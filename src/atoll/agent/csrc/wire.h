@@ -15,7 +15,9 @@ enum {
     MAX_READ_BYTES = 1048576,
     MAX_CAPTURE_BYTES = 4194304,
     MAX_TERMINAL_SIDE = 4096,
-    DATA_PER_FRAME = 131072      /* COLLECTED frames carry at most this */
+    DATA_PER_FRAME = 131072,     /* COLLECTED frames carry at most this */
+    STREAM_BYTES_PER_FRAME = 131072, /* as do the DATA frames of streams, in both directions */
+    STREAM_WINDOW_BYTES = 524288 /* what a client may send of one stream before it is granted more */
 };
 
 enum request_type {
@@ -32,7 +34,12 @@ enum request_type {
     REQ_STATS = 0x17,
     REQ_RUN = 0x18,
     REQ_STOP = 0x19,
-    REQ_WATCH = 0x1A
+    REQ_WATCH = 0x1A,
+    REQ_OPEN = 0x20,
+    REQ_DATA = 0x21,
+    REQ_CREDIT = 0x22,
+    REQ_FINISH = 0x23,
+    REQ_CLOSE = 0x24
 };
 
 enum answer_type {
@@ -47,7 +54,12 @@ enum answer_type {
     ANS_ERROR = 0x97,
     NOTE_EXITED = 0xA0,
     NOTE_SETTLED = 0xA1,
-    NOTE_KILLED = 0xA2
+    NOTE_KILLED = 0xA2,
+    STREAM_OPENED = 0xB0,
+    STREAM_DATA = 0xB1,
+    STREAM_CREDIT = 0xB2,
+    STREAM_FINISH = 0xB3,
+    STREAM_END = 0xB4
 };
 
 enum error_code {
@@ -72,6 +84,11 @@ enum event_kind {
     EVENT_STDERR = 2,
     EVENT_EXIT = 3,
     EVENT_TRUNCATED = 4
+};
+
+enum stream_kind {
+    STREAM_FILES = 1, /* a worker of the files part */
+    STREAM_PORT = 2   /* a TCP connection to a port of this sandbox */
 };
 
 enum start_flag {
