@@ -28,8 +28,10 @@ from atoll.agent.protocol import (
     Greeted,
     OutputAnswer,
     RunAnswer,
+    StreamFrame,
     TooManyPendingError,
 )
+from atoll.agent.streams import STREAM_CREDIT_BYTES, AgentStream
 from atoll.agent.wire import EncodingError, ErrorAnswer, ForeignProtocolError, Request, StateAnswer, WireError
 from atoll.domain.command import AgentStats, CommandOutput, CommandResult, CommandState, PtySize, Started
 from atoll.domain.errors import AgentMissing, ErrorCode, RuntimeFailure
@@ -69,6 +71,7 @@ class AgentClient(asyncio.BufferedProtocol):
         self._unheard_exits: deque[CommandState] = deque(maxlen=_MAX_UNHEARD_EXITS)
         self._callback_tasks: set[asyncio.Task[None]] = set()
         self._watches: dict[UUID, asyncio.Task[CommandState]] = {}
+        self._streams: dict[int, AgentStream] = {}
 
     @classmethod
     async def connect(cls, socket_path: Path, *, timeout: float) -> AgentClient:
@@ -141,6 +144,9 @@ class AgentClient(asyncio.BufferedProtocol):
         for future in waiting.values():
             if not future.done():
                 future.set_exception(_unreachable("The connection to the agent of the sandbox was lost."))
+        streams, self._streams = self._streams, {}
+        for stream in streams.values():
+            stream.lost(_unreachable("The connection to the agent of the sandbox was lost."))
 
     def pause_writing(self) -> None:
         """The agent does not take what was sent."""
@@ -310,7 +316,53 @@ class AgentClient(asyncio.BufferedProtocol):
         """Have the shim kill the whole sandbox; the connection ends after that."""
         await self._ask_ok(Request.KILL, b"", extra_seconds=limit_seconds)
 
+    async def open_files(self, arguments: Sequence[bytes]) -> AgentStream:
+        """A stream to a worker of the files part (docs/agent-protocol.md). TOO_MANY_EXECUTIONS beyond 120 at once."""
+        with _as_invalid():
+            payload = wire.encode_open_files(STREAM_CREDIT_BYTES, arguments)
+        return await self._open_stream(payload)
+
+    async def dial(self, port: int) -> AgentStream:
+        """A TCP connection to a port of the sandbox's loopback; a refused one has ended, with the errno as its code."""
+        with _as_invalid():
+            payload = wire.encode_open_port(STREAM_CREDIT_BYTES, port)
+        return await self._open_stream(payload)
+
     # Inside.
+
+    async def _open_stream(self, payload: bytes) -> AgentStream:
+        await self._until_writable(self._loop.time() + ANSWER_LIMIT_SECONDS)
+        try:
+            with _as_invalid():
+                stream_id, frame = self._core.open_stream(payload, credit=STREAM_CREDIT_BYTES)
+        except TooManyPendingError:
+            raise RuntimeFailure("Too many transfers are under way.", code=ErrorCode.TOO_MANY_EXECUTIONS) from None
+        stream = AgentStream(
+            stream_id,
+            write=self._write,
+            writable=self._until_writable,
+            grant=self._core.grant,
+            forget=self._forget_stream,
+        )
+        self._streams[stream_id] = stream
+        self._write(frame)
+        try:
+            async with asyncio.timeout(ANSWER_LIMIT_SECONDS):
+                await stream.opened()
+        except BaseException as error:
+            stream.close()
+            if isinstance(error, TimeoutError):
+                raise _unreachable() from None
+            raise
+        return stream
+
+    def _forget_stream(self, stream_id: int) -> bool:
+        self._streams.pop(stream_id, None)
+        return self._core.forget_stream(stream_id) and not self.closed
+
+    def _write(self, *parts: bytes | memoryview) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.writelines(parts)
 
     async def _ask_ok(self, kind: Request, payload: bytes, *, extra_seconds: float | None = 0) -> None:
         await self._ask(type(None), kind, Expect.OK, payload, extra_seconds=extra_seconds)
@@ -366,6 +418,10 @@ class AgentClient(asyncio.BufferedProtocol):
             future = self._waiting.get(event.request_id)
             if future is not None and not future.done():
                 future.set_result(event.value)
+        elif isinstance(event, StreamFrame):
+            stream = self._streams.get(event.stream_id)
+            if stream is not None:
+                stream.take(event)
         elif isinstance(event, CommandExited):
             if self._exit_callback is None:
                 self._unheard_exits.append(event.state)

@@ -17,6 +17,8 @@ from atoll.domain.command import AgentStats, CommandEvent, CommandState, Output,
 
 MAX_PENDING = 1000
 """Requests that wait at once; below the agent's own limit."""
+MAX_STREAMS = 120
+"""Streams at once; below the agent's own limit, as those that were closed may take a moment to end."""
 _MAX_ITEMS = 4096
 _SLACK_BYTES = 64 * 1024
 """An answer may exceed what was asked by one event."""
@@ -95,7 +97,16 @@ class ProcessKilled:
     process_id: int
 
 
-Event = Answered | Greeted | CommandExited | EntrypointSettled | ProcessKilled
+@dataclass(frozen=True, slots=True)
+class StreamFrame:
+    """Something of a stream: its window in bytes (OPENED, CREDIT), its bytes (DATA), its code (END), or a refusal."""
+
+    stream_id: int
+    kind: Answer
+    value: int | bytes | ErrorAnswer | None
+
+
+Event = Answered | Greeted | CommandExited | EntrypointSettled | ProcessKilled | StreamFrame
 
 
 @dataclass(slots=True)
@@ -118,6 +129,8 @@ class AgentProtocol:
 
     def __init__(self) -> None:
         self._pending: dict[int, _Pending] = {}
+        self._streams: dict[int, int] = {}
+        """What the agent may still send of each, in bytes."""
         self._last_id = 0
         self._frames = wire.FrameBuffer()
         self._greeted = False
@@ -141,6 +154,24 @@ class AgentProtocol:
         self._pending[request_id] = _Pending(expect, room + _SLACK_BYTES, deadline)
         return request_id, frame
 
+    def open_stream(self, payload: bytes, *, credit: int) -> tuple[int, bytes]:
+        """A new stream: its id, and the frame to send. Raises EncodingError, TooManyPendingError."""
+        if len(self._streams) >= MAX_STREAMS:
+            raise TooManyPendingError
+        stream_id = self._next_id()
+        frame = wire.encode_frame(Request.OPEN, stream_id, payload)
+        self._streams[stream_id] = credit
+        return stream_id, frame
+
+    def grant(self, stream_id: int, count: int) -> bytes:
+        """The frame that lets the agent send `count` bytes more."""
+        self._streams[stream_id] += count
+        return wire.encode_frame(Request.CREDIT, stream_id, wire.encode_u32(count))
+
+    def forget_stream(self, stream_id: int) -> bool:
+        """Nobody listens to this stream any more; whether it was still there."""
+        return self._streams.pop(stream_id, None) is not None
+
     def give_up(self, request_id: int) -> None:
         """Nobody waits for this answer any more."""
         self._pending.pop(request_id, None)
@@ -163,7 +194,9 @@ class AgentProtocol:
     def received(self, count: int) -> Iterator[Event]:
         """`count` bytes were put into `free()`. Raises WireError."""
         for kind, request_id, payload in self._frames.filled(count):
-            if request_id and self._greeted:
+            if request_id in self._streams:
+                yield self._of_stream(request_id, kind, payload)
+            elif request_id and self._greeted:
                 pending = self._pending.get(request_id)
                 if pending is not None and self._take(pending, kind, payload):
                     del self._pending[request_id]
@@ -174,7 +207,7 @@ class AgentProtocol:
     def _next_id(self) -> int:
         while True:
             self._last_id = self._last_id % 0xFFFF_FFFF + 1
-            if self._last_id not in self._pending:
+            if self._last_id not in self._pending and self._last_id not in self._streams:
                 return self._last_id
 
     def _notice(self, kind: int, payload: memoryview) -> Event:
@@ -189,8 +222,27 @@ class AgentProtocol:
             wire.decode_nothing(payload)
             return EntrypointSettled()
         if kind == Answer.KILLED:
-            return ProcessKilled(wire.decode_pid(payload))
+            return ProcessKilled(wire.decode_number(payload))
         raise WireError("a notice of an unknown kind")
+
+    def _of_stream(self, stream_id: int, kind: int, payload: memoryview) -> StreamFrame:
+        if kind == Answer.STREAM_DATA:
+            self._streams[stream_id] -= len(payload)
+            if self._streams[stream_id] < 0:
+                raise WireError("more of a stream than was granted")
+            return StreamFrame(stream_id, Answer.STREAM_DATA, bytes(payload))
+        if kind in (Answer.STREAM_OPENED, Answer.STREAM_CREDIT):
+            return StreamFrame(stream_id, Answer(kind), wire.decode_number(payload))
+        if kind == Answer.STREAM_FINISH:
+            wire.decode_nothing(payload)
+            return StreamFrame(stream_id, Answer.STREAM_FINISH, None)
+        if kind == Answer.STREAM_END:
+            del self._streams[stream_id]
+            return StreamFrame(stream_id, Answer.STREAM_END, wire.decode_code(payload))
+        if kind == Answer.ERROR:
+            del self._streams[stream_id]
+            return StreamFrame(stream_id, Answer.ERROR, wire.decode_error(payload))
+        raise WireError("a frame that belongs to no stream")
 
     def _take(self, pending: _Pending, kind: int, payload: memoryview) -> bool:
         """Gather a part of an answer; True when this frame ends it."""

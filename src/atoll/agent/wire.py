@@ -34,6 +34,8 @@ MAX_STDIN_BYTES = 131_072
 """Input sent in one frame."""
 MAX_CAPTURE_BYTES = 4 * 1024 * 1024
 """Output of one stream that RUN can collect."""
+MAX_STREAM_BYTES = 131_072
+"""Bytes of a stream in one frame."""
 OUTPUT_OVERHEAD_BYTES = 22
 """What an event costs beside its bytes when the agent fills an answer."""
 BUFFER_BYTES = 2 * (MAX_FRAME_BYTES + 4)
@@ -81,6 +83,16 @@ class Request(IntEnum):
     """End all commands."""
     WATCH = 0x1A
     """The end of a command."""
+    OPEN = 0x20
+    """A stream to a worker or a port; its frames carry this request's id."""
+    DATA = 0x21
+    """Bytes of a stream."""
+    CREDIT = 0x22
+    """What the agent may send more of a stream."""
+    FINISH = 0x23
+    """No more bytes of a stream will come, and those that came are all."""
+    CLOSE = 0x24
+    """Nobody wants a stream any more; what it began is undone."""
 
 
 class Answer(IntEnum):
@@ -110,6 +122,16 @@ class Answer(IntEnum):
     """Notice: the entrypoint stays up."""
     KILLED = 0xA2
     """Notice: a process was killed because memory ran out."""
+    STREAM_OPENED = 0xB0
+    """A stream is there."""
+    STREAM_DATA = 0xB1
+    """Bytes of a stream."""
+    STREAM_CREDIT = 0xB2
+    """What the client may send more of a stream."""
+    STREAM_FINISH = 0xB3
+    """The port sends no more."""
+    STREAM_END = 0xB4
+    """A stream is over; nothing of it comes any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +195,9 @@ _EVENT = struct.Struct(">QB")
 _EXIT = struct.Struct(">iB")
 _TRUNCATED = struct.Struct(">QQ")
 _U32 = struct.Struct(">I")
+_OPEN = struct.Struct(">BI")
+_PORT = struct.Struct(">BIH")
+_FILES_STREAM, _PORT_STREAM = 1, 2
 _CODE = struct.Struct(">BI")
 
 
@@ -182,6 +207,11 @@ def encode_frame(kind: Request, request_id: int, payload: bytes = b"") -> bytes:
     if length > MAX_FRAME_BYTES:
         raise EncodingError("the command, its environment or its input is too long")
     return _HEAD.pack(length, kind, request_id) + payload
+
+
+def encode_head(kind: Request, request_id: int, length: int) -> bytes:
+    """The head of a frame whose payload of `length` bytes follows by itself."""
+    return _HEAD.pack(length + _MIN_LENGTH, kind, request_id)
 
 
 def encode_start(
@@ -240,6 +270,21 @@ def encode_u32(value: int) -> bytes:
         return _U32.pack(value)
     except struct.error as error:
         raise EncodingError("a size or time is out of range") from error
+
+
+def encode_open_files(credit: int, arguments: Sequence[bytes]) -> bytes:
+    """Payload of OPEN for a worker of the files part. Raises EncodingError for a NUL byte."""
+    if any(b"\0" in argument for argument in arguments):
+        raise EncodingError("a path holds a NUL byte")
+    listed = b"".join(_U32.pack(len(argument)) + argument for argument in arguments)
+    return _OPEN.pack(_FILES_STREAM, credit) + _U32.pack(len(arguments)) + listed
+
+
+def encode_open_port(credit: int, port: int) -> bytes:
+    """Payload of OPEN for a TCP connection to a port of the sandbox."""
+    if not 1 <= port <= 65_535:
+        raise EncodingError("there is no such port")
+    return _PORT.pack(_PORT_STREAM, credit, port)
 
 
 def decode_hello(payload: memoryview) -> Hello:
@@ -316,15 +361,21 @@ def decode_error(payload: memoryview) -> ErrorAnswer:
     return ErrorAnswer(_ERRORS[code], _sentence(payload[_CODE.size :]))
 
 
-def decode_pid(payload: memoryview) -> int:
-    """KILLED."""
+def decode_number(payload: memoryview) -> int:
+    """KILLED, OPENED and CREDIT."""
     _expect_size(payload, 4)
     number: int = _unpack(_U32, payload, 0)[0]
     return number
 
 
+def decode_code(payload: memoryview) -> int:
+    """END."""
+    _expect_size(payload, 1)
+    return payload[0]
+
+
 def decode_nothing(payload: memoryview) -> None:
-    """OK and SETTLED."""
+    """OK, SETTLED and FINISH."""
     _expect_size(payload, 0)
 
 

@@ -1,0 +1,295 @@
+"""What a worker of the agent says about files, and how it is asked: the records and faults of docs/agent-protocol.md.
+
+Ops use it through `FileWorker`; paths are bytes all the way. Everything read here comes from inside a sandbox and is
+hostile: what does not parse raises AGENT_UNREACHABLE, and nothing is gathered beyond the limit of its record.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+from types import TracebackType
+from typing import Self
+
+from atoll.agent.streams import AgentStream
+from atoll.domain.errors import ErrorCode, RuntimeFailure
+
+_MAX_RECORD_BYTES = 65_536
+_HEAD = struct.Struct(">IB")
+_ENTRY = struct.Struct(">BHQqIQ")
+_U32 = struct.Struct(">I")
+_COUNTS = struct.Struct(">5Q")
+_RANGE = struct.Struct(">QQ")
+
+
+class Fault(IntEnum):
+    """Why an operation on files did not succeed; a worker's exit code."""
+
+    UNKNOWN = 1
+    """The file system failed in a way that has no better name."""
+    NOT_FOUND = 2
+    """There is nothing of that name."""
+    ESCAPE = 3
+    """The path or a link of it leads outside the roots."""
+    IS_FOLDER = 4
+    """It is a folder."""
+    NOT_FOLDER = 5
+    """It, or something above it, is no folder."""
+    DENIED = 6
+    """The sandbox's user may not."""
+    NO_SPACE = 7
+    """The disk is full."""
+    EXISTS = 8
+    """The name is taken."""
+    NOT_EMPTY = 9
+    """The folder is not empty."""
+    LINK_LOOP = 10
+    """More than 40 links."""
+    READ_ONLY = 11
+    """The file system takes no change."""
+    NAME_TOO_LONG = 12
+    """A name beyond 255 bytes or a path beyond 16,383."""
+    TOO_DEEP = 13
+    """More than 256 folders in one another."""
+    NOT_REGULAR = 14
+    """A device, a pipe or a socket."""
+    OTHER_FILE_SYSTEM = 15
+    """Moving would mean copying."""
+    BAD_INPUT = 16
+    """What was sent cannot be used."""
+    CUT = 17
+    """The input ended before its end."""
+    CHANGED = 18
+    """It kept changing while it was worked on."""
+    BUSY = 19
+    """A root or a mount point."""
+    TOO_MANY = 20
+    """More to watch than there may be."""
+    NO_PROCESS = 126
+    """No process could be made."""
+    STOPPED = 254
+    """The sandbox is being paused or stopped."""
+
+
+_FAULTS = {fault.value: fault for fault in Fault}
+
+
+class EntryType(StrEnum):
+    """What an entry is."""
+
+    FILE = "file"
+    """A regular file."""
+    DIRECTORY = "directory"
+    """A folder."""
+    SYMLINK = "symlink"
+    """A symbolic link; its target may be missing or outside."""
+    OTHER = "other"
+    """A device, a pipe or a socket."""
+
+
+_TYPES = {1: EntryType.FILE, 2: EntryType.DIRECTORY, 3: EntryType.SYMLINK, 4: EntryType.OTHER}
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    """One file, folder or link as it was when it was looked at."""
+
+    path: bytes
+    """Absolute, without links except its own."""
+    type: EntryType
+    mode: int
+    """The permission bits, 0 … 0o7777."""
+    size: int
+    """Bytes of a file; 0 for everything else."""
+    modified_ns: int
+    """Since the epoch."""
+    inode: int
+    target: bytes
+    """Of a link; empty otherwise."""
+
+
+class ChangeKind(StrEnum):
+    """What happened to a watched path."""
+
+    CREATED = "created"
+    """It is there now, also by being moved there."""
+    MODIFIED = "modified"
+    """Its content, mode or times changed."""
+    DELETED = "deleted"
+    """It is gone, also by being moved away."""
+    READY = "ready"
+    """From here on nothing is missed."""
+    OVERFLOW = "overflow"
+    """Changes were lost; look again."""
+
+
+_CHANGES = {1: ChangeKind.CREATED, 2: ChangeKind.MODIFIED, 3: ChangeKind.DELETED, 4: ChangeKind.READY}
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change of something watched."""
+
+    kind: ChangeKind
+    path: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class More:
+    """A page is full; go on after this path."""
+
+    after: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The entry of an archive that could not be made."""
+
+    path: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What an archive held."""
+
+    files: int
+    folders: int
+    links: int
+    skipped: int
+    """Devices, pipes and what else is not made."""
+    bytes: int
+
+
+Record = FileEntry | Change | More | Refused | Counts
+
+
+class FileFault(Exception):  # noqa: N818 - an outcome that the caller translates
+    """An operation did not succeed. `path` names the entry of an archive that was in the way."""
+
+    def __init__(self, fault: Fault, path: bytes | None = None) -> None:
+        super().__init__(fault.name)
+        self.fault = fault
+        self.path = path
+
+
+class FileWorker:
+    """One operation: `async with` it, so that a caller that goes away undoes what it has begun."""
+
+    def __init__(self, stream: AgentStream) -> None:
+        self._stream = stream
+        self._buffer = bytearray()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stream.close()
+
+    async def record(self) -> Record | None:
+        """The next record; None when the operation has ended well. Raises FileFault when it has not."""
+        while (record := self._take_record()) is None:
+            part = await self._stream.receive()
+            if not part:
+                if self._buffer:
+                    raise _nonsense()
+                await self.finished()
+                return None
+            self._buffer += part
+        return record
+
+    async def entry(self) -> FileEntry:
+        """The entry that comes first. Raises FileFault."""
+        record = await self.record()
+        if not isinstance(record, FileEntry):
+            raise _nonsense()
+        return record
+
+    async def ask_range(self, offset: int, length: int) -> None:
+        """Have a reader send `length` bytes from `offset` on."""
+        await self._stream.send(_RANGE.pack(offset, length))
+
+    async def data(self) -> bytes:
+        """The next bytes of a file or an archive; b"" when it has ended well. Raises FileFault when it has not."""
+        if self._buffer:
+            part = bytes(self._buffer)
+            self._buffer.clear()
+            return part
+        part = await self._stream.receive()
+        if not part:
+            await self.finished()
+        return part
+
+    async def send(self, data: bytes) -> None:
+        """Send bytes of a file or an archive; what a worker that has failed is sent is dropped."""
+        await self._stream.send(data)
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended already, most likely because it failed."""
+        return self._stream.code is not None
+
+    def finish(self) -> None:
+        """All was sent: what was begun may become real."""
+        self._stream.finish()
+
+    async def finished(self) -> None:
+        """Return once it has ended well. Raises FileFault."""
+        code = await self._stream.ended()
+        if code == 0:
+            return
+        raise FileFault(_FAULTS.get(code, Fault.UNKNOWN))
+
+    def _take_record(self) -> Record | None:
+        if len(self._buffer) < 4:
+            return None
+        length = _U32.unpack_from(self._buffer)[0]
+        if not 1 <= length <= _MAX_RECORD_BYTES:
+            raise _nonsense()
+        if len(self._buffer) < 4 + length:
+            return None
+        body = bytes(self._buffer[4 : 4 + length])
+        del self._buffer[: 4 + length]
+        try:
+            return _decode(body)
+        except (struct.error, KeyError, ValueError):
+            raise _nonsense() from None
+
+
+def _decode(body: bytes) -> Record:
+    kind = body[0]
+    if kind == 1:
+        type_, mode, size, seconds, nanoseconds, inode = _ENTRY.unpack_from(body, 1)
+        path, at = _text(body, 1 + _ENTRY.size)
+        target, _ = _text(body, at)
+        return FileEntry(path, _TYPES[type_], mode & 0o7777, size, seconds * 1_000_000_000 + nanoseconds, inode, target)
+    if kind == 2:
+        return More(_text(body, 2)[0])
+    if kind == 3:
+        path, _ = _text(body, 2)
+        return Change(_CHANGES[body[1]], path) if body[1] else Refused(path)
+    if kind == 4:
+        return Change(ChangeKind.OVERFLOW, _text(body, 2)[0])
+    if kind == 5:
+        return Counts(*_COUNTS.unpack_from(body, 1))
+    raise ValueError
+
+
+def _text(body: bytes, at: int) -> tuple[bytes, int]:
+    length = _U32.unpack_from(body, at)[0]
+    end = at + 4 + length
+    if end > len(body):
+        raise ValueError
+    return body[at + 4 : end], end
+
+
+def worker_arguments(operation: str, *arguments: bytes, roots: Sequence[bytes]) -> list[bytes]:
+    """The command line of a worker. The first root is what relative paths begin at."""
+    return [operation.encode(), *arguments, b"--", *roots]
+
+
+def _nonsense() -> RuntimeFailure:
+    return RuntimeFailure("The sandbox answered in a form that makes no sense.", code=ErrorCode.UNKNOWN)
