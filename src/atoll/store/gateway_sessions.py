@@ -6,6 +6,7 @@ from datetime import datetime
 
 from sqlalchemy import bindparam, delete, insert, select
 
+from atoll.domain.audit import Channel, Origin
 from atoll.domain.gateway import GatewayScope, GatewaySession
 from atoll.domain.identity import Principal
 from atoll.store.database import Transaction
@@ -52,7 +53,13 @@ def find(tx: Transaction, token_hash: str) -> tuple[GatewaySession, Principal] |
         return None
     session = _mapper.one(row[: len(_mapper.columns)])  # type: ignore[arg-type]  # a part of a row is a plain tuple
     principal = Principal(
-        session.token_id, row.kind, session.user_id, session.account_id, row.role, frozenset(row.token_scopes)
+        session.token_id,
+        row.kind,
+        session.user_id,
+        session.account_id,
+        row.role,
+        frozenset(row.token_scopes),
+        origin=Origin(Channel.GATEWAY),
     )
     return session, principal
 
