@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from uuid import UUID
 
+from atoll.domain.audit import AuditAction
 from atoll.domain.command import PtySize
 from atoll.domain.errors import AtollError, Conflict, ErrorCode, RuntimeFailure
 from atoll.domain.execution import Execution, ExecutionKind, ExecutionState
@@ -20,7 +21,7 @@ from atoll.ops.access import authorize_manage, load_usable_sandbox
 from atoll.ops.command_read import unknown_execution
 from atoll.ops.gateway_session import GatewayCaller
 from atoll.ops.services import Services
-from atoll.store import commands
+from atoll.store import audit, commands
 from atoll.store.database import Transaction
 
 ATOMIC_INPUT_BYTES = 4_096
@@ -66,8 +67,21 @@ class GatewayProcess:
     async def signal(self, name: str) -> None:
         """Signal the whole tree (SA-356). Raises `Invalid` for a signal that is not sent."""
         number = signal_number(name)
+        if name in ENDING_SIGNALS:
+            await self.services.database.write(self._record_kill)
         agent = await self.services.agents.get(self.execution.instance_id)
         await agent.signal(self.id, number, cancel=name in ENDING_SIGNALS)
+
+    def _record_kill(self, tx: Transaction) -> None:
+        caller = self.caller
+        audit.record(
+            tx,
+            caller.principal,
+            AuditAction.KILL_COMMAND,
+            caller.account_id,
+            sandbox_id=caller.sandbox_id,
+            execution_id=self.execution.id,
+        )
 
     async def resize(self, size: PtySize) -> None:
         """Change the size of the terminal; raises INVALID_REQUEST where there is none."""

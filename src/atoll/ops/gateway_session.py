@@ -10,7 +10,7 @@ import secrets
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from atoll.domain.audit import AuditAction
+from atoll.domain.audit import AuditAction, Origin
 from atoll.domain.errors import ErrorCode, Forbidden, Unauthenticated
 from atoll.domain.gateway import GatewayScope, GatewaySession, check_live, require_gateway_scopes, session_end
 from atoll.domain.identity import Principal, Scope
@@ -90,7 +90,7 @@ async def open_session(
 
 
 async def authenticate_gateway(
-    services: Services, token: str | None, sandbox_id: str, needed: frozenset[GatewayScope]
+    services: Services, token: str | None, sandbox_id: str, needed: frozenset[GatewayScope], origin: Origin
 ) -> GatewayCaller:
     """Find the caller of a gateway call to one sandbox; called at every call.
 
@@ -99,7 +99,7 @@ async def authenticate_gateway(
     """
     if not token:
         raise Unauthenticated("Send the token of a gateway session: Authorization: Bearer TOKEN.", code=_NO_TOKEN)
-    caller, sandbox = await _look_up(services, hash_token(token), sandbox_id, needed)
+    caller, sandbox = await _look_up(services, hash_token(token), sandbox_id, needed, origin)
     if sandbox.last_active_at + _TOUCHED_WITHIN <= services.clock():
         await services.database.write(lambda tx: sandboxes.touch(tx, sandbox_id))
     return caller
@@ -107,17 +107,18 @@ async def authenticate_gateway(
 
 async def check_again(services: Services, caller: GatewayCaller, needed: frozenset[GatewayScope]) -> None:
     """Look the caller of a long call up again; raises as `authenticate_gateway` does. No activity of the sandbox."""
-    await _look_up(services, caller.token_hash, caller.sandbox_id, needed)
+    await _look_up(services, caller.token_hash, caller.sandbox_id, needed, caller.principal.origin)
 
 
 async def _look_up(
-    services: Services, token_hash: str, sandbox_id: str, needed: frozenset[GatewayScope]
+    services: Services, token_hash: str, sandbox_id: str, needed: frozenset[GatewayScope], origin: Origin
 ) -> tuple[GatewayCaller, Sandbox]:
     def look(tx: Transaction) -> tuple[GatewayCaller, Sandbox]:
         found = gateway_sessions.find(tx, token_hash)
         if found is None:
             raise Unauthenticated("The gateway token is not known or was revoked.", code=_NO_TOKEN)
-        session, principal = found
+        session, opener = found
+        principal = replace(opener, origin=origin)
         if session.sandbox_id != sandbox_id:
             # The same whether there is such a sandbox or not.
             raise Forbidden("The gateway token is of another sandbox.", code=ErrorCode.NAMESPACE_DENIED)

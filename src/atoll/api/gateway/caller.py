@@ -19,6 +19,7 @@ from starlette.websockets import WebSocket
 from atoll.api.auth import LONGEST_TOKEN, token_of
 from atoll.api.errors import TOO_LARGE, render
 from atoll.api.route import BodyTooLarge, read_json
+from atoll.domain.audit import Channel, Origin
 from atoll.domain.gateway import GatewayScope
 from atoll.ops.gateway_session import GatewayCaller, authenticate_gateway
 from atoll.ops.services import Services
@@ -57,7 +58,13 @@ class GatewayCheck:
         """Look the token up."""
         services: Services = connection.app.state.services
         token = gateway_token(connection)
-        caller = await authenticate_gateway(services, token, sandbox_id, self.scopes)
+        client = connection.client
+        origin = Origin(
+            channel=Channel.GATEWAY,
+            address=None if client is None else client.host[:64],
+            request_id=connection.state.request_id,
+        )
+        caller = await authenticate_gateway(services, token, sandbox_id, self.scopes, origin)
         connection.state.principal = caller.principal
         call = GatewayCall(services, caller, connection.state.request_id)
         connection.state.gateway_call = call

@@ -1,7 +1,7 @@
 """The WebSocket of one process: its output as it comes, its input, signals and size (SA-447).
 
 Each connection has four tasks of its own: one sends, one receives, one feeds standard input, one looks whether the
-token is still good. They share nothing with any other connection, so one whose client stops reading stalls itself alone.
+token is still good. They share nothing with any other connection: one whose client stops reading stalls itself alone.
 """
 
 from __future__ import annotations
