@@ -29,7 +29,7 @@ from atoll.compose import ControlPlane
 from atoll.domain.identity import Role, Scope, TokenKind
 from atoll.domain.region import Region
 from atoll.drivers.fake import FakeDriver
-from atoll.ops.identity import bootstrap, find_or_add_app, issue_token
+from atoll.ops.identity import Restrict, bootstrap, find_or_add_app, issue_token
 from atoll.settings import Settings, load_settings
 from atoll.storage.mounts import VolumeMounts
 from atoll.store import migrate
@@ -198,6 +198,7 @@ class Plane:
         kind: TokenKind = TokenKind.USER,
         role: Role = Role.ADMIN,
         scopes: Iterable[str] = ALL_SCOPES,
+        restrict: Restrict | None = None,
     ) -> Api:
         """Another caller of the first account."""
         issued = await self.services.database.write(
@@ -209,6 +210,7 @@ class Plane:
                 kind=kind,
                 role=role,
                 scopes=frozenset(scopes),
+                restrict=restrict,
             )
         )
         return Api(self.client, issued.token, self.api.ids, self.shapes)

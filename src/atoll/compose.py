@@ -36,6 +36,7 @@ from atoll.workers.images import ImageWorker
 from atoll.workers.orphans import OrphanWorker
 from atoll.workers.pools import PoolWorker
 from atoll.workers.purge import PurgeWorker
+from atoll.workers.retention import RetentionWorker
 from atoll.workers.sandboxes import SandboxWorker
 from atoll.workers.watch import WatchWorker
 from atoll.workers.webhooks import WebhookWorker
@@ -108,6 +109,7 @@ class ControlPlane:
                 PoolWorker(services),
                 ImageWorker(services),
                 PurgeWorker(services),
+                RetentionWorker(services),
                 WebhookWorker(services, f"{runner_id}.{secrets.token_hex(8)}"),
             ]
             plane = cls(services, workers, taken.pop_all())

@@ -71,8 +71,11 @@ MANAGING_ROLES = frozenset({Role.ADMIN, Role.TECHNICAL})
 PERSONAL_KINDS = frozenset({TokenKind.USER, TokenKind.OAUTH})
 """Kinds that the sandbox endpoints take."""
 
-KINDS_BY_CHANNEL = {Channel.MCP: PERSONAL_KINDS | {TokenKind.MCP}}
-"""Where more kinds are taken than those: an MCP key works through the MCP tools (SA-007)."""
+KINDS_BY_CHANNEL = {
+    Channel.MCP: PERSONAL_KINDS | {TokenKind.MCP},
+    Channel.GATEWAY: PERSONAL_KINDS | {TokenKind.MCP},
+}
+"""Where more kinds are taken: an MCP key works through the MCP tools (SA-007) and through the sessions they open."""
 
 
 @dataclass(frozen=True, slots=True)
