@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bench.figures import Result
-from bench.measures import burst, create, execute, memory, output
+from bench.measures import burst, create, execute, memory, output, pty
 from bench.setting import Setting
 
 Measure = Callable[[Setting], Result]
@@ -19,4 +19,5 @@ MEASURES: dict[str, Measure] = {
     "memory": memory.memory,
     "output": output.output,
     "gigabyte": output.gigabyte,
+    "pty": pty.pty,
 }
