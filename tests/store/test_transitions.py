@@ -13,7 +13,7 @@ from atoll.domain.sandbox import Action, Sandbox, SandboxStatus
 from atoll.store.database import Transaction
 from atoll.store.tables import sandbox_events
 from atoll.store.transitions import transition
-from atoll.store.wakes import SANDBOXES, sandbox_topic
+from atoll.store.wakes import SANDBOXES, STATUSES, sandbox_topic
 
 pytestmark = pytest.mark.both_databases
 S, A = SandboxStatus, Action
@@ -97,12 +97,19 @@ async def test_the_reason_of_a_status_goes_with_it(store: Store) -> None:
     assert (await store.write(lambda tx: transition(tx, failed, A.TERMINATE))).status_reason is None
 
 
-async def test_a_change_wakes_who_waits_for_the_sandbox_and_the_workers(store: Store) -> None:
+async def test_a_change_wakes_who_waits_for_the_sandbox_and_whoever_has_to_act(store: Store) -> None:
     sandbox = await store.add_sandbox(S.STARTING)
     wakes = store.database.wakes
-    with wakes.listen(SANDBOXES) as workers, wakes.listen(sandbox_topic(sandbox.id)) as waiter:
+    with (
+        wakes.listen(SANDBOXES) as worker,
+        wakes.listen(STATUSES) as watchers,
+        wakes.listen(sandbox_topic(sandbox.id)) as waiter,
+    ):
         ready = await store.write(lambda tx: transition(tx, sandbox, A.BECOME_READY))
-        assert await workers.wait(0) and await waiter.wait(0)
-        await store.write(lambda tx: transition(tx, ready, A.BEGIN_WORK))
+        assert await watchers.wait(0) and await waiter.wait(0)
+        assert not await worker.wait(0), "the worker itself has taken this step"
+        busy = await store.write(lambda tx: transition(tx, ready, A.BEGIN_WORK))
         assert await waiter.wait(0)
-        assert not await workers.wait(0), "a command is no worker's affair"
+        assert not await watchers.wait(0) and not await worker.wait(0), "a command is no worker's affair"
+        await store.write(lambda tx: transition(tx, busy, A.TERMINATE))
+        assert await worker.wait(0) and await watchers.wait(0) and await waiter.wait(0)

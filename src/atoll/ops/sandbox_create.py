@@ -21,7 +21,7 @@ from atoll.domain.sandbox import (
 from atoll.domain.template import PersistenceMode, Revision, Template
 from atoll.domain.webhook import WebhookTarget
 from atoll.ops.access import authorize_manage, load_template
-from atoll.ops.allocation import allocate_warm
+from atoll.ops.allocation import allocate
 from atoll.ops.capacity import check_capacity
 from atoll.ops.execution_webhook import check_host, keep_target
 from atoll.ops.sandbox_resume import resume_if_suspended
@@ -103,7 +103,7 @@ async def create_sandbox(
         audit.record(tx, principal, AuditAction.CREATE_SANDBOX, account.id, sandbox_id=sandbox.id)
         if request.webhook is not None:
             keep_target(tx, services, sandbox.id, request.webhook)
-        allocate_warm(tx, services, sandbox, revision)
+        allocate(tx, services, sandbox, revision)
         return Created(sandbox, was_created=True)
 
     return await services.database.write(admit)

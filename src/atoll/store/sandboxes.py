@@ -13,7 +13,7 @@ from atoll.domain.sandbox import HOLDS_CAPACITY, PROVISIONING, RUNNING, Sandbox,
 from atoll.store.database import Transaction
 from atoll.store.rows import Mapper
 from atoll.store.tables import accounts, sandbox_events, sandboxes
-from atoll.store.wakes import SANDBOXES
+from atoll.store.wakes import SANDBOXES, STATUSES
 
 _S = SandboxStatus
 _mapper = Mapper(sandboxes, Sandbox)
@@ -104,7 +104,7 @@ def add(tx: Transaction, sandbox: Sandbox) -> None:
         "occurred_at": tx.now,
     }
     tx.connection.execute(_INSERT_EVENT, event)
-    tx.wake(SANDBOXES)
+    tx.wake(SANDBOXES, STATUSES)
 
 
 def touch(tx: Transaction, sandbox_id: str) -> None:

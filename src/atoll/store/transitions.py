@@ -12,11 +12,23 @@ from atoll.domain.errors import StaleGeneration
 from atoll.domain.sandbox import Action, Sandbox, next_status
 from atoll.store.database import Transaction
 from atoll.store.tables import sandbox_events, sandboxes
-from atoll.store.wakes import SANDBOXES, sandbox_topic
+from atoll.store.wakes import SANDBOXES, STATUSES, sandbox_topic
 
 _NOTHING_FOR_A_WORKER = frozenset({Action.BEGIN_WORK, Action.END_WORK})
 """Steps that come with every command and give no worker anything to do; waking all of them each time would cost more
 than the command."""
+_PART_OF_A_WALK = frozenset(
+    {
+        Action.ALLOCATE,
+        Action.START,
+        Action.BECOME_READY,
+        Action.ABORT_SUSPEND_IDLE,
+        Action.ABORT_SUSPEND_BUSY,
+        Action.FINISH_SUSPEND,
+        Action.FINISH_TERMINATE,
+    }
+)
+"""Steps after which whoever took them goes on by itself or has come to the end, so nobody else is called."""
 _EXPLAINS = ("error_code", "termination_reason", "status_reason")
 """Changes that an event repeats."""
 # Built once; the columns that are set come from the values: building an update costs ten times what running it does.
@@ -54,5 +66,7 @@ def transition(tx: Transaction, sandbox: Sandbox, action: Action, **changes: Any
     tx.connection.execute(_INSERT_EVENT, event)
     tx.wake(sandbox_topic(sandbox.id))
     if action not in _NOTHING_FOR_A_WORKER:
-        tx.wake(SANDBOXES)
+        tx.wake(STATUSES)
+        if action not in _PART_OF_A_WALK:
+            tx.wake(SANDBOXES)
     return replace(sandbox, **written)

@@ -10,7 +10,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 SANDBOXES = "sandboxes"
-"""Some sandbox has work for a worker."""
+"""Some sandbox has work for the worker that brings sandboxes where they should be."""
+STATUSES = "statuses"
+"""The status of some sandbox changed, and with it what runs and until when."""
 POOLS = "pools"
 """Some pool may be short."""
 VOLUMES = "volumes"

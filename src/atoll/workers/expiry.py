@@ -10,7 +10,7 @@ from atoll.ops.sandbox_terminate import begin_termination
 from atoll.ops.services import Services
 from atoll.store import sandboxes
 from atoll.store.database import Transaction
-from atoll.store.wakes import SANDBOXES
+from atoll.store.wakes import STATUSES
 
 log = structlog.get_logger()
 
@@ -21,7 +21,7 @@ class ExpiryWorker:
     """The worker of deadlines. It sleeps until the next one it knows of."""
 
     name = "expiry"
-    topics: tuple[str, ...] = (SANDBOXES,)
+    topics: tuple[str, ...] = (STATUSES,)
     interval = 60.0
     patience = 0.25
 

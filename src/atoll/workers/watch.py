@@ -24,7 +24,7 @@ from atoll.ops.services import Services
 from atoll.store import commands, pools, sandboxes
 from atoll.store.database import Transaction
 from atoll.store.transitions import transition
-from atoll.store.wakes import SANDBOXES
+from atoll.store.wakes import STATUSES
 
 log = structlog.get_logger()
 
@@ -40,7 +40,7 @@ class WatchWorker:
     """The worker that keeps what is on record true of what runs."""
 
     name = "watch"
-    topics: tuple[str, ...] = (SANDBOXES,)
+    topics: tuple[str, ...] = (STATUSES,)
     interval = 20.0
     patience = 0.25
 

@@ -130,8 +130,9 @@ static const char *set_up(struct shim *s) {
     if (!open_signals(s) || !open_connection(ends)) return "no descriptors";
     int listener = listen_in(s->directory);
     if (listener < 0) return "agent.sock cannot be made";
-    if (!memory_watch_open(&s->memory, &failed)) return failed;
     if (!sandbox_start(&s->sandbox, s->directory, ends[1], &failed)) return failed;
+    /* After the start: it waits for the kernel for ten milliseconds, in which the sandbox boots. */
+    if (!memory_watch_open(&s->memory, &failed)) return failed;
     relay_init(&s->relay, listener, ends[0]);
     return NULL;
 }
@@ -221,7 +222,8 @@ int shim_main(int argc, char **argv) {
     static struct shim shim;
     struct shim *s = &shim;
     if (!parse(s, argc, argv)) return fail("--dir, a command line and, with --memory, its cgroup and limit are needed");
-    for (int fd = 3; fd < 1024; fd++) close(fd);
+    if (close_range(3, ~0U, 0) < 0)
+        for (int fd = 3; fd < 1024; fd++) close(fd);
     s->directory = open(s->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     int ready[2];
     if (s->directory < 0 || pipe2(ready, O_CLOEXEC) < 0) return fail("the directory cannot be opened");
