@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Protocol
 from uuid import UUID
 
+from atoll.agent.streams import AgentStream
 from atoll.domain.command import AgentStats, CommandOutput, CommandResult, CommandState, PtySize, Started
 
 
@@ -152,6 +153,14 @@ class AgentConnection(Protocol):
 
     async def stop_commands(self, grace_seconds: float = 2.0) -> None:
         """End every command with the reason `agent_shutdown`."""
+        ...
+
+    async def open_files(self, arguments: Sequence[bytes]) -> AgentStream:
+        """A stream to a worker that does one operation on files (`atoll.agent.files`); at most 120 streams at once."""
+        ...
+
+    async def dial(self, port: int) -> AgentStream:
+        """A TCP connection to a port of the sandbox's loopback; a refused one has ended, with the errno as its code."""
         ...
 
     def on_exit(self, callback: Callable[[CommandState], Awaitable[None] | None]) -> None:

@@ -10,7 +10,7 @@
 
 #include "bytes.h"
 
-enum { DELETE_PASSES = 8 };
+enum { DELETE_PASSES = 8, LIST_PAGE_BYTES = 4 * 1024 * 1024 };
 
 static enum fault show(const struct place *p) {
     record_entry(p->dir, p->name, p->path);
@@ -154,6 +154,7 @@ static enum fault read_names(int folder, const char *from, size_t limit, struct 
 
 struct listing {
     size_t left;       /* entries that may still be shown */
+    size_t bytes_left; /* of their paths; a page of long names is shorter */
     bool full;
     unsigned depth;
     char path[MAX_PATH_TEXT];
@@ -189,11 +190,12 @@ static enum fault list_folder(struct listing *l, int folder, unsigned level, siz
         snprintf(l->path + end, sizeof l->path - end, "%s%s", end > 1 ? "/" : "", name);
         bool resumed = head && strcmp(name, from) == 0; /* shown on an earlier page */
         if (!resumed) {
-            if (l->left == 0) {
+            if (l->left == 0 || l->bytes_left < MAX_PATH_TEXT) {
                 l->full = true;
                 break;
             }
             l->left--;
+            l->bytes_left -= end + len + 1;
             record_entry(inside, name, l->path);
             memcpy(l->last, l->path + base, strlen(l->path + base) + 1);
         }
@@ -221,6 +223,7 @@ enum fault files_list(char **arguments) {
     if (!fault && (fault = place_open_folder(&p, &folder)) == FAULT_NONE) {
         static struct listing l;
         l.left = (size_t)limit;
+        l.bytes_left = LIST_PAGE_BYTES;
         l.depth = (unsigned)depth;
         memcpy(l.path, p.path, strlen(p.path) + 1);
         size_t base = strlen(p.path) + (strlen(p.path) > 1);
