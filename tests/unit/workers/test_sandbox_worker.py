@@ -38,7 +38,7 @@ async def test_a_request_is_allocated_started_and_ready(world: World) -> None:
     ready = await world.get(sandbox)
     assert await steps(world, sandbox.id) == ["REQUESTED", "ALLOCATING", "STARTING", "READY"]
     assert (ready.status, ready.generation, ready.desired_status) == (S.READY, 3, None)
-    assert ready.ready_at == ready.claimed_at == world.store.clock.now
+    assert (ready.claimed_at, ready.ready_at) == (sandbox.created_at, world.store.clock.now)
     assert ready.instance_id is not None and ready.allocation_pending and not ready.is_warm_allocation
     assert world.driver.live() == {ready.instance_id}
     assert [name for name, _ in world.driver.calls] == ["prepare_image", "create", "connect"]
