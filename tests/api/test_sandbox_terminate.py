@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.plane import Api, Plane, expect, refused, until
 
+from atoll.domain.identity import Principal
 from atoll.domain.sandbox import Sandbox
 from atoll.ops import sandbox_terminate
 from atoll.ops.services import Services
@@ -65,9 +66,9 @@ def overtake(plane: Plane, monkeypatch: pytest.MonkeyPatch, change: str) -> None
     """Let another writer change the sandbox between the look of a terminate and its step."""
     genuine = sandbox_terminate._begin
 
-    async def overtaken(services: Services, seen: Sandbox) -> Sandbox:
+    async def overtaken(services: Services, principal: Principal, seen: Sandbox) -> Sandbox:
         await plane.sql(f"UPDATE sandboxes SET generation = generation + 1, {change}")
-        return await genuine(services, seen)
+        return await genuine(services, principal, seen)
 
     monkeypatch.setattr(sandbox_terminate, "_begin", overtaken)
 
