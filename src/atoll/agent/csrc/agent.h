@@ -207,6 +207,7 @@ uint64_t input_next(const struct command *c);
 /* terminal.c */
 int terminal_open(const struct identity *identity, uint16_t rows, uint16_t cols, int *slave); /* the master, or -1 */
 bool terminal_resize(int master, uint16_t rows, uint16_t cols);
+bool terminal_tells_resize(int master); /* whether the kernel signals the foreground of a terminal by itself */
 
 /* stream.c */
 void stream_open(struct agent *a, const struct request *r);

@@ -1,5 +1,7 @@
 #include "agent.h"
 
+#include <signal.h>
+
 #include "clock.h"
 
 static void handle_read(struct agent *a, const struct request *r, struct command *c) {
@@ -24,8 +26,11 @@ static void handle_resize(struct agent *a, const struct request *r, struct comma
         answer_error(a, r->id, ERR_EXECUTION_EXITED, "The command has ended.");
     else if (!c->terminal || !terminal_resize(c->out.fd, r->rows, r->cols))
         answer_error(a, r->id, ERR_INVALID_REQUEST, "The command has no terminal.");
-    else
+    else {
+        /* gVisor keeps the new size and signals nobody, and its master knows no foreground. */
+        if (!terminal_tells_resize(c->out.fd)) command_signal(a, c, SIGWINCH, false);
         answer_ok(a, r->id);
+    }
 }
 
 static void handle_forget(struct agent *a, const struct request *r, struct command *c) {

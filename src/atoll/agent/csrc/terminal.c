@@ -11,6 +11,11 @@ bool terminal_resize(int master, uint16_t rows, uint16_t cols) {
     return ioctl(master, TIOCSWINSZ, &size) == 0;
 }
 
+bool terminal_tells_resize(int master) {
+    pid_t foreground;
+    return ioctl(master, TIOCGPGRP, &foreground) == 0;
+}
+
 int terminal_open(const struct identity *identity, uint16_t rows, uint16_t cols, int *slave) {
     int master = open("/dev/ptmx", O_RDWR | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
     if (master < 0) return -1;
