@@ -11,8 +11,8 @@ import base64
 import shutil
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache
@@ -355,14 +355,29 @@ async def running_plane(
     clock = Clock()
     control = await ControlPlane.open(_settings(data_dir, database_url, **settings), driver=driver, clock=clock)
     try:
-        app = create_app(control.services, readiness=control.readiness)
-        transport = httpx.ASGITransport(app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://atoll.test", timeout=60) as client:
-            plane = Plane(control, driver, clock, app, client)
-            plane.api = await plane.add_account("default")
-            yield plane
+        with _application(control) as app:
+            transport = httpx.ASGITransport(app)
+            async with httpx.AsyncClient(transport=transport, base_url="http://atoll.test", timeout=60) as client:
+                plane = Plane(control, driver, clock, app, client)
+                plane.api = await plane.add_account("default")
+                yield plane
     finally:
         await control.close()
+
+
+_idle_applications: list[FastAPI] = []
+
+
+@contextmanager
+def _application(control: ControlPlane) -> Iterator[FastAPI]:
+    """An application over the control plane, used again by the next test: what it is made of is only code, and making
+    it and its document takes a second."""
+    app = _idle_applications.pop() if _idle_applications else create_app(control.services, readiness=control.readiness)
+    app.state.services, app.state.readiness = control.services, control.readiness
+    try:
+        yield app
+    finally:
+        _idle_applications.append(app)
 
 
 def _settings(data_dir: Path, database_url: str | None, **settings: Any) -> Settings:

@@ -13,12 +13,15 @@ _FRAMEWORK_STATUSES = {404, 405}
 """What an unknown path or method answers, without being in the document."""
 
 
+_validators: dict[tuple[str, str, int], Any] = {}
+"""By path, method and status; the document is the same for every application of this process."""
+
+
 class ShapeChecker:
     """The document of one application, as validators."""
 
     def __init__(self, app: FastAPI) -> None:
         self._app = app
-        self._validators: dict[tuple[str, str, int], Any] = {}
 
     def check(self, answer: httpx.Response) -> None:
         """Fail for an answer that the document does not describe, and for any 500."""
@@ -62,11 +65,11 @@ class ShapeChecker:
 
     def _validator(self, path: str, method: str, status: int) -> Any:
         key = (path, method, status)
-        if key not in self._validators:
+        if key not in _validators:
             document = self._app.openapi()
             answer = document["paths"][path][method]["responses"][str(status)]
             schema = answer["content"]["application/json"]["schema"]
-            self._validators[key] = jsonschema_rs.Draft202012Validator(
+            _validators[key] = jsonschema_rs.Draft202012Validator(
                 {**schema, "components": document["components"]}, validate_formats=True
             )
-        return self._validators[key]
+        return _validators[key]
