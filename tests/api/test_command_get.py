@@ -170,7 +170,8 @@ async def test_a_command_of_a_terminated_sandbox_still_tells_how_it_ended(api: A
     expect(await api.post("/sandbox/terminate", sandboxId=sandbox_id), 200)
     command = await api.command(sandbox_id, execution["executionId"])
     assert (command["state"], command["reason"], command["complete"]) == ("exited", "agent_shutdown", True)
-    assert [set(event) for event in command["events"]] == [{"seq", "exit"}]
+    assert [set(event) for event in command["events"]] == [{"seq", "init"}, {"seq", "exit"}]
+    assert [event["seq"] for event in command["events"]] == [0, 1]
 
 
 @pytest.mark.spec("SA-396", "SA-253", "SA-435")
@@ -195,3 +196,29 @@ async def test_parameters_are_required_and_bounded(api: Api) -> None:
         refused(await api.get("/sandbox/command", **whole, **{"from": value}), 400, "from")
     for value in ("-1", "26", "0.5", "x", ""):
         refused(await api.get("/sandbox/command", **whole, waitSeconds=value), 400, "waitSeconds")
+
+
+@pytest.mark.both_databases
+@pytest.mark.spec("SA-271", "SA-272", "SA-273", "SA-277")
+async def test_after_its_sandbox_a_command_tells_what_is_lost_and_its_true_last_number(api: Api) -> None:
+    sandbox_id = (await api.ready_sandbox())["sandboxId"]
+    ended = (await api.start(sandbox_id, "sh", "-c", "printf one; sleep 0.3; printf three; exit 4"))["executionId"]
+    cut_off = (await api.start(sandbox_id, "sh", "-c", "printf x; sleep 60"))["executionId"]
+    seen, events = await api.finished(sandbox_id, ended)
+    await api.command(sandbox_id, cut_off, **{"from": 1, "waitSeconds": 5})
+    expect(await api.post("/sandbox/terminate", sandboxId=sandbox_id), 200)
+
+    last = events[-1]["seq"]
+    later = await api.command(sandbox_id, ended)
+    truncated = {"droppedBytes": 8, "droppedEvents": last - 1}
+    assert later["events"] == [events[0], {"seq": last - 1, "truncated": truncated}, events[-1]]
+    assert (later["nextSeq"], later["complete"]) == (seen["nextSeq"], True)
+    assert (await api.command(sandbox_id, ended, **{"from": last}))["events"] == [events[-1]]
+    at_the_end = await api.command(sandbox_id, ended, **{"from": last + 1})
+    assert (at_the_end["events"], at_the_end["nextSeq"], at_the_end["complete"]) == ([], last + 1, True)
+
+    stopped = await api.command(sandbox_id, cut_off)
+    assert [list(event)[1] for event in stopped["events"]] == ["init", "truncated", "exit"]
+    assert stopped["events"][2]["exit"]["reason"] == "agent_shutdown"
+    assert stopped["events"][2]["seq"] == 2
+    assert stopped["stdoutBytes"] == 1

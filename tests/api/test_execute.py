@@ -383,3 +383,22 @@ async def test_a_sandbox_deployed_without_our_agent_answers_409_and_is_left_alon
         assert body.get("data", {}).get("retryable") is not True
     assert await plane.sql("SELECT id FROM commands") == []
     assert (await api.sandbox(sandbox["sandboxId"]))["status"] == "READY"
+
+
+@pytest.mark.spec("SA-214")
+async def test_a_command_in_a_sandbox_that_failed_says_why_also_when_it_fails_meanwhile(plane: Plane, api: Api) -> None:
+    sandbox_id = (await api.ready_sandbox())["sandboxId"]
+    running = asyncio.create_task(api.post("/sandbox/execute", sandboxId=sandbox_id, command=["sleep", "60"]))
+
+    async def is_busy() -> bool:
+        return (await api.sandbox(sandbox_id))["status"] == "BUSY"
+
+    await until(is_busy)
+    [(instance_id,)] = await plane.sql("SELECT instance_id FROM sandboxes")
+    await plane.driver.kill_from_outside(instance_id)
+    first = refused(await running, 404, "killed from outside", "Create a new one")
+    assert first["errorCode"] == "SANDBOX_NOT_FOUND"
+    assert (await api.sandbox(sandbox_id))["statusReason"] == "killed from outside"
+    refused(await api.post("/sandbox/execute", sandboxId=sandbox_id, command=["true"]), 404, "killed from outside")
+    expect(await api.post("/sandbox/terminate", sandboxId=sandbox_id), 200)
+    refused(await api.post("/sandbox/execute", sandboxId=sandbox_id, command=["true"]), 404, "killed from outside")

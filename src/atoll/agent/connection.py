@@ -242,7 +242,7 @@ class AgentClient(asyncio.BufferedProtocol):
             extra_seconds=timeout_seconds + _ENDING_SECONDS,
         )
         state = answer.state
-        return CommandResult(state.state, answer.stdout, answer.stderr, state.stdout_cut, state.stderr_cut)
+        return CommandResult(state.ended(), answer.stdout, answer.stderr, state.stdout_cut, state.stderr_cut)
 
     async def read(
         self, execution_id: UUID, *, from_seq: int = 0, max_bytes: int = 1_048_576, wait_seconds: float = 0
@@ -253,7 +253,8 @@ class AgentClient(asyncio.BufferedProtocol):
         answer = await self._ask(
             OutputAnswer, Request.READ, Expect.OUTPUT, payload, room=max_bytes, extra_seconds=wait_seconds
         )
-        return CommandOutput(answer.state.state, answer.events, answer.state.next_seq, answer.state.complete)
+        state = answer.state.ended() if answer.state.complete else answer.state.state
+        return CommandOutput(state, answer.events, answer.state.next_seq, answer.state.complete)
 
     async def watch(self, execution_id: UUID) -> CommandState:
         """Return when the command has ended. Any number of callers cost the agent one request."""
@@ -266,7 +267,7 @@ class AgentClient(asyncio.BufferedProtocol):
 
     async def _watch(self, execution_id: UUID) -> CommandState:
         answer = await self._ask(StateAnswer, Request.WATCH, Expect.STATE, execution_id.bytes, extra_seconds=None)
-        return answer.state
+        return answer.ended()
 
     async def write_stdin(self, execution_id: UUID, data: bytes, *, eof: bool = False) -> None:
         """Write to standard input; returns when the bytes are in the pipe. UNKNOWN when nobody reads them for 30 s."""

@@ -217,7 +217,7 @@ class AgentProtocol:
         if not self._greeted:
             raise WireError("the agent did not say hello first")
         if kind == Answer.EXITED:
-            return CommandExited(wire.decode_state(payload).state)
+            return CommandExited(wire.decode_state(payload).ended())
         if kind == Answer.SETTLED:
             wire.decode_nothing(payload)
             return EntrypointSettled()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import IntEnum
 from uuid import UUID
@@ -153,6 +153,10 @@ class StateAnswer:
     complete: bool
     stdout_cut: bool
     stderr_cut: bool
+
+    def ended(self) -> CommandState:
+        """The state with the number of events, where `next_seq` is that: everywhere but in an incomplete READ."""
+        return self.state if self.state.running else replace(self.state, end_seq=self.next_seq)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import orjson
+from pydantic_core.core_schema import ErrorType
 from starlette.responses import Response
 
 from atoll.domain.errors import (
@@ -65,6 +66,38 @@ DEFAULT_RETRY_AFTER_SECONDS = 2
 MAX_NAMED_FIELDS = 5
 _LONGEST_FIELD_NAME = 100
 _NO_OBJECT = frozenset({"missing", "model_type", "model_attributes_type", "dict_type"})
+_PYDANTIC_KINDS = frozenset(get_args(ErrorType))
+_LIMIT_NAMES = ("ge", "gt", "le", "lt", "min_length", "max_length", "multiple_of")
+_KIND_SENTENCES = {
+    "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+    "datetime_from_date_parsing": "must be an RFC 3339 time, such as 2026-08-07T12:00:00Z",
+    "datetime_parsing": "must be an RFC 3339 time, such as 2026-08-07T12:00:00Z",
+    "datetime_type": "must be an RFC 3339 time, such as 2026-08-07T12:00:00Z",
+    "dict_type": "must be an object",
+    "finite_number": "must be a finite number",
+    "float_type": "must be a number",
+    "greater_than": "must be more than {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "int_from_float": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "int_parsing_size": "is too large",
+    "int_type": "must be a whole number",
+    "less_than": "must be less than {lt}",
+    "less_than_equal": "must be at most {le}",
+    "list_type": "must be a list",
+    "model_attributes_type": "must be an object",
+    "model_type": "must be an object",
+    "string_too_long": "must have at most {max_length} characters",
+    "string_too_short": "must have at least {min_length} characters",
+    "string_type": "must be a string",
+    "string_unicode": "must be valid Unicode text",
+    "timezone_aware": "must name its time zone, such as Z",
+    "too_long": "must have at most {max_length} entries",
+    "too_short": "must have at least {min_length} entries",
+    "tuple_type": "must be a list",
+}
+"""What each refusal of pydantic means, in the words of the API."""
 _PATTERN_SENTENCES = {
     r"^[^\x00]*$": "must not contain a NUL character",
     r"^[^\x00]*[^\x00\s][^\x00]*$": "must not be blank or contain a NUL character",
@@ -155,7 +188,9 @@ def _sentence(error: Mapping[str, Any]) -> str:
     kind = error["type"]
     if not path:
         # Checks over several fields name them in their own message.
-        return "The body must be a JSON object" if kind in _NO_OBJECT else str(error["msg"])
+        return (
+            "The body must be a JSON object" if kind in _NO_OBJECT else str(error["msg"]).removeprefix("Value error, ")
+        )
     field = ".".join(str(part) for part in path if part != "[key]")[:_LONGEST_FIELD_NAME]
     if kind == "missing":
         return f"{field} is required"
@@ -163,9 +198,18 @@ def _sentence(error: Mapping[str, Any]) -> str:
         return f"{field} is not a field of this request"
     if kind == "string_pattern_mismatch":
         return f"{field} {_PATTERN_SENTENCES.get(error['ctx']['pattern'], 'is malformed')}"
+    if kind in _KIND_SENTENCES:
+        return f"{field} {_KIND_SENTENCES[kind].format(**_limits(error))}"
     message = str(error["msg"])
-    for opening in ("Value error, ", "Input should be ", "Input should "):
-        if message.startswith(opening):
-            verb = {"Value error, ": "", "Input should be ": "must be ", "Input should ": "must "}[opening]
-            return f"{field} {verb}{message.removeprefix(opening)}"
-    return f"{field}: {message}"
+    if kind == "value_error":
+        return f"{field} {message.removeprefix('Value error, ')}"
+    if message.startswith("Input should be "):
+        return f"{field} must be {message.removeprefix('Input should be ')}"
+    # A check of our own has words of its own; of any other only the field is told.
+    return f"{field}: {message}" if kind not in _PYDANTIC_KINDS else f"{field} is malformed"
+
+
+def _limits(error: Mapping[str, Any]) -> dict[str, Any]:
+    """The limits that a refusal names: never what was sent."""
+    context = dict(error.get("ctx", {}))
+    return {name: context[name] for name in _LIMIT_NAMES if name in context}

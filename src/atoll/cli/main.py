@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from atoll import __version__
@@ -23,6 +25,21 @@ app.command("doctor")(doctor.doctor)
 app.add_typer(token.app, name="token")
 app.add_typer(image.app, name="image")
 app.add_typer(bootstrap.apps, name="app")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        emit({}, as_json=False, text=lambda: f"atoll {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    show: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
+    """A self-hosted cloud for AI agents: isolated sandboxes and durable sessions."""
 
 
 @app.command("version")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import signal
 import socket
 from collections.abc import Iterator
@@ -57,8 +59,13 @@ def _bind(host: str, port: int) -> socket.socket:
         return socket.create_server(
             (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=2048
         )
-    except (OSError, OverflowError) as error:
-        raise Invalid(f"Cannot listen on {host}:{port}: {error}.", field="listen") from error
+    except OSError as error:
+        # Not the error's own words: they say the address again, as Python writes it.
+        if error.errno == errno.EADDRINUSE:
+            why = "another program listens there. Stop it, or choose another address with --listen"
+        else:
+            why = os.strerror(error.errno) if error.errno and error.errno > 0 else "there is no such address"
+        raise Invalid(f"Cannot listen on {host}:{port}: {why}.", field="listen") from None
 
 
 class _Server(uvicorn.Server):

@@ -94,6 +94,8 @@ class CommandState:
     stdout_bytes: int
     stderr_bytes: int
     output_truncated: bool
+    end_seq: int | None = None
+    """How many events there are, the exit included; None while it runs, and where nobody said."""
 
 
 @dataclass(frozen=True, slots=True)

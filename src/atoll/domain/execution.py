@@ -67,6 +67,8 @@ class Execution:
     started_at: datetime | None
     exited_at: datetime | None
     execution_type: ExecutionType = ExecutionType.EXEC
+    end_seq: int | None = None
+    """How many events it had; None where nobody saw its end."""
 
 
 def fingerprint(

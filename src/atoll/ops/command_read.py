@@ -5,9 +5,10 @@ Output passes through and is never stored (SA-278).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from uuid import UUID
 
-from atoll.domain.command import CommandOutput, CommandState, Exit
+from atoll.domain.command import CommandEvent, CommandOutput, CommandState, Exit, Init, Truncated
 from atoll.domain.errors import Conflict, ErrorCode, NotFound, RuntimeFailure
 from atoll.domain.execution import Execution, ExecutionKind, ExecutionState
 from atoll.domain.identity import Principal
@@ -92,7 +93,23 @@ def _from_record(execution: Execution, from_seq: int) -> CommandOutput:
         stdout_bytes=execution.stdout_bytes,
         stderr_bytes=execution.stderr_bytes,
         output_truncated=execution.output_truncated,
+        end_seq=execution.end_seq,
     )
-    return CommandOutput(
-        state, (Exit(from_seq, execution.exit_code, execution.reason),), next_seq=from_seq + 1, complete=True
-    )
+    # Where nobody saw the end, nobody knows how many events there were before it.
+    end_seq = from_seq + 1 if execution.end_seq is None else execution.end_seq
+    return CommandOutput(state, tuple(_remaining(execution, from_seq, end_seq - 1)), next_seq=end_seq, complete=True)
+
+
+def _remaining(execution: Execution, from_seq: int, last: int) -> Iterator[CommandEvent]:
+    """What can be told from a sequence number on when the buffer is gone: the start, how much is lost, the exit.
+
+    Of the bytes only the sum is on record, so those that are told as dropped may hold some that were read before.
+    """
+    lost_from = from_seq
+    if from_seq == 0 < last and execution.process_id is not None:
+        yield Init(0, execution.process_id)
+        lost_from = 1
+    if lost_from < last:
+        yield Truncated(last - 1, execution.stdout_bytes + execution.stderr_bytes, last - lost_from)
+    if from_seq <= last and execution.exit_code is not None:
+        yield Exit(last, execution.exit_code, execution.reason)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from atoll.domain.command import CommandState, EndReason
 from atoll.domain.execution import Execution, ExecutionKind, ExecutionState, ExecutionType
 from atoll.domain.sandbox import Action, Sandbox, SandboxStatus
@@ -58,6 +60,13 @@ def finish(tx: Transaction, sandbox_id: str, execution_id: str, state: CommandSt
     sandbox = _lock(tx, sandbox_id)
     if commands.mark_exited(tx, execution_id, state):
         _settle(tx, sandbox)
+
+
+def finish_all(tx: Transaction, sandbox_id: str, states: Sequence[CommandState]) -> None:
+    """Record how the commands of a sandbox ended that is being ended itself."""
+    _lock(tx, sandbox_id)
+    for state in states:
+        commands.mark_exited(tx, str(state.execution_id), state)
 
 
 def withdraw(tx: Transaction, sandbox_id: str, execution_id: str) -> None:

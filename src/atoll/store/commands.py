@@ -41,6 +41,10 @@ _MARK_RUNNING = (
 _MARK_EXITED = (
     update(commands).where(_c.id == bindparam("the_id"), _c.state != ExecutionState.EXITED).returning(_c.kind)
 )
+# A reader may be told of the end before it has read all the events, and so before anybody knows their number.
+_LEARN_END = (
+    update(commands).where(_c.id == bindparam("the_id"), _c.end_seq.is_(None)).values(end_seq=bindparam("end_seq"))
+)
 _ACTIVE = select(*_mapper.columns).where(_c.sandbox_id == bindparam("sandbox_id"), _c.state != ExecutionState.EXITED)
 _ACTIVE_OF_INSTANCE = select(*_mapper.columns).where(
     _c.instance_id == bindparam("instance_id"), _c.state != ExecutionState.EXITED
@@ -86,7 +90,7 @@ def mark_running(tx: Transaction, execution_id: str, *, process_id: int, started
 
 
 def mark_exited(tx: Transaction, execution_id: str, state: CommandState) -> bool:
-    """Record how it ended; the first record wins. True when this was the first."""
+    """Record how it ended; the first record wins, but for how many events there were. True when this was the first."""
     values = {
         "the_id": execution_id,
         "state": ExecutionState.EXITED,
@@ -97,10 +101,13 @@ def mark_exited(tx: Transaction, execution_id: str, state: CommandState) -> bool
         "output_truncated": state.output_truncated,
         "started_at": state.started_at,
         "exited_at": state.exited_at,
+        "end_seq": state.end_seq,
     }
     kind = tx.connection.execute(_MARK_EXITED, values).scalar()
     if kind is not None and kind is not ExecutionKind.EXECUTE:
         webhooks.enqueue(tx, [execution_id], observed=True)
+    if kind is None and state.end_seq is not None:
+        tx.connection.execute(_LEARN_END, {"the_id": execution_id, "end_seq": state.end_seq})
     if kind is not None:
         audit.record_ends(tx, [execution_id])
     return kind is not None

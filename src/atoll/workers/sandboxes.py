@@ -7,17 +7,20 @@ written before the work, and the driver's calls are idempotent by id.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Coroutine
 from datetime import timedelta
 from functools import partial
 from typing import Any
+from uuid import UUID
 
 import structlog
 
-from atoll.domain.command import EndReason
+from atoll.domain.command import CommandState, EndReason
 from atoll.domain.errors import AtollError, Conflict, ErrorCode, RuntimeFailure, StaleGeneration
 from atoll.domain.sandbox import PROVISIONING, Action, Sandbox, SandboxStatus
 from atoll.domain.template import Revision
+from atoll.ops import command_record
 from atoll.ops.allocation import allocate, become_ready
 from atoll.ops.instance import instance_spec
 from atoll.ops.services import Services
@@ -302,16 +305,21 @@ class SandboxWorker:
         return await self._services.database.write(finish)
 
     async def _stop_commands(self, sandbox: Sandbox) -> None:
-        """End running commands by name, so that whoever waits for one gets its output and `agent_shutdown`."""
-        active = await self._services.database.read(lambda tx: commands.count_active(tx, sandbox.id))
+        """End running commands by name, so that whoever waits for one gets its output and `agent_shutdown`, and record
+        their ends while there is somebody who knows them."""
+        active = await self._services.database.read(lambda tx: commands.active(tx, sandbox.id))
         if not active or not self._services.agents.is_open(str(sandbox.instance_id)):
             return
-        try:
+        states: list[CommandState] = []
+        # What is not done in time is killed next anyway.
+        with contextlib.suppress(RuntimeFailure, TimeoutError):
             async with asyncio.timeout(_STOP_COMMANDS_SECONDS):
                 agent = await self._services.agents.get(str(sandbox.instance_id))
                 await agent.stop_commands(grace_seconds=0.2)
-        except (RuntimeFailure, TimeoutError):
-            return  # it is killed next anyway
+                for execution in active:
+                    with contextlib.suppress(RuntimeFailure):
+                        states.append(await agent.watch(UUID(execution.id)))
+        await self._services.database.write(lambda tx: command_record.finish_all(tx, sandbox.id, states))
 
     async def _clean_up(self, sandbox: Sandbox) -> Sandbox | None:
         if sandbox.instance_id is not None:

@@ -29,6 +29,7 @@ commands = Table(
     Column("started_at", Moment),
     Column("exited_at", Moment),
     Column("execution_type", Name(ExecutionType), nullable=False),
+    Column("end_seq", BigInteger),
     UniqueConstraint("sandbox_id", "idempotency_key"),
     Index("ix_commands_sandbox_state", "sandbox_id", "state"),
     Index("ix_commands_instance_state", "instance_id", "state"),

@@ -222,6 +222,7 @@ def upgrade() -> None:
         sa.Column("started_at", sa.BigInteger(), nullable=True),
         sa.Column("exited_at", sa.BigInteger(), nullable=True),
         sa.Column("execution_type", sa.String(length=64), nullable=False),
+        sa.Column("end_seq", sa.BigInteger(), nullable=True),
         sa.ForeignKeyConstraint(["sandbox_id"], ["sandboxes.id"], name=op.f("fk_commands_sandbox_id")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_commands")),
         sa.UniqueConstraint("sandbox_id", "idempotency_key", name=op.f("uq_commands_sandbox_id_idempotency_key")),
