@@ -14,7 +14,7 @@ from starlette.routing import Route
 from atoll.api import health, mcp
 from atoll.api.envelope import RequestEnvelope
 from atoll.api.errors import INTERNAL, NO_SUCH_ROUTE, Failure, failure_of, invalid_fields, render
-from atoll.api.gateway import archive, files, processes, status, stream
+from atoll.api.gateway import archive, files, port_socket, ports, processes, status, stream
 from atoll.api.health import Readiness
 from atoll.api.mcp import McpEndpoint
 from atoll.api.openapi import document
@@ -49,6 +49,8 @@ def create_app(services: Services, *, readiness: Readiness) -> FastAPI:
         stream.router,
         files.router,
         archive.router,
+        ports.router,
+        port_socket.router,
     ):
         app.include_router(routes)
     app.router.routes.append(Route(mcp.PATH, McpEndpoint(app), include_in_schema=False))

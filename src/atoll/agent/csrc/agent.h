@@ -116,6 +116,8 @@ struct stream {
     pid_t pid;                       /* of the worker; 0: a port, or reaped */
     struct source in, out;           /* towards the worker or the port, and from there */
     uint32_t in_events, out_events;  /* what epoll watches; 0: not added */
+    uint16_t port;
+    int family;                      /* of the connection to the port */
     bool connecting, finished;       /* the client has said FINISH */
     bool closed;                     /* nobody listens any more; it only has to end */
     bool over;                       /* END is said; freed at the end of the round */

@@ -115,13 +115,18 @@ static void grant(struct agent *a, struct stream *s) {
     s->taken -= room;
 }
 
+static bool open_port(struct agent *a, struct stream *s, int family);
+
 static void take_input(struct agent *a, struct stream *s) {
     if (s->connecting) {
         int error = 0;
         socklen_t len = sizeof error;
         getsockopt(s->in.fd, SOL_SOCKET, SO_ERROR, &error, &len);
         if (error) {
-            fail(a, s, (uint8_t)error);
+            bool other = error == ECONNREFUSED && s->family == AF_INET;
+            close_in(a, s);
+            close_out(a, s);
+            if (!other || !open_port(a, s, AF_INET6)) fail(a, s, (uint8_t)error);
             return;
         }
         s->connecting = false;
@@ -212,17 +217,21 @@ uint64_t streams_next(const struct agent *a) {
     return next;
 }
 
-static bool open_port(struct agent *a, struct stream *s, uint16_t port) {
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+/* By IPv4 first, then by IPv6: what a program calls localhost may be either. */
+static bool open_port(struct agent *a, struct stream *s, int family) {
+    int fd = socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd < 0) return false;
     int one = 1;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_port = htons(s->port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_port = htons(s->port), .sin6_addr = IN6ADDR_LOOPBACK_INIT};
+    const struct sockaddr *address = family == AF_INET ? (struct sockaddr *)&v4 : (struct sockaddr *)&v6;
     s->in.fd = fd;
     s->out.fd = fcntl(fd, F_DUPFD_CLOEXEC, 3);
     s->connecting = true;
+    s->family = family;
     s->until = monotonic_ms() + STREAM_CONNECT_MS;
-    if (s->out.fd < 0 || (connect(fd, (struct sockaddr *)&address, sizeof address) < 0 && errno != EINPROGRESS)) {
+    if (s->out.fd < 0 || (connect(fd, address, family == AF_INET ? sizeof v4 : sizeof v6) < 0 && errno != EINPROGRESS)) {
         close_in(a, s);
         close_out(a, s);
         return false;
@@ -283,9 +292,10 @@ void stream_open(struct agent *a, const struct request *r) {
     s->in = (struct source){SOURCE_STREAM, -1, {.stream = s}};
     s->out = s->in;
     s->credit = r->credit;
+    s->port = r->port;
     s->window = STREAM_WINDOW_BYTES;
     s->until = NEVER;
-    if (!(r->kind == STREAM_PORT ? open_port(a, s, r->port) : open_worker(a, s, r->argv))) {
+    if (!(r->kind == STREAM_PORT ? open_port(a, s, AF_INET) || open_port(a, s, AF_INET6) : open_worker(a, s, r->argv))) {
         answer_error(a, r->id, ERR_UNKNOWN, r->kind == STREAM_PORT ? "The port does not answer." : "No process could be made.");
         free(s);
         return;
