@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bench.figures import Result
-from bench.measures import burst, create, execute, memory, output, pty
+from bench.measures import burst, create, execute, files, memory, output, pty
 from bench.setting import Setting
 
 Measure = Callable[[Setting], Result]
@@ -20,4 +20,5 @@ MEASURES: dict[str, Measure] = {
     "output": output.output,
     "gigabyte": output.gigabyte,
     "pty": pty.pty,
+    "files": files.files,
 }
