@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
 import secrets
 from collections.abc import Callable
@@ -14,7 +13,8 @@ from types import TracebackType
 
 from sqlalchemy import text
 
-from atoll.domain.errors import Conflict, Invalid
+from atoll.data_dir import RUNNER_ID, lock_data_dir, record_image_dir, recorded_image_dir
+from atoll.domain.errors import Invalid
 from atoll.drivers.base import Driver
 from atoll.drivers.connections import AgentConnections
 from atoll.ops.services import Services
@@ -25,14 +25,14 @@ from atoll.secret_key import derive_key, load_secret
 from atoll.settings import Settings
 from atoll.storage.volumes import VolumeData
 from atoll.store import sandboxes, webhooks
-from atoll.store.database import Transaction
+from atoll.store.database import Database, Transaction
 from atoll.store.listener import relay_notifications
 from atoll.store.opening import open_database
 from atoll.store.wakes import Wakes
 from atoll.system import random_id, utc_now
 from atoll.workers.base import Worker, run_forever
 from atoll.workers.expiry import ExpiryWorker
-from atoll.workers.images import ImageWorker
+from atoll.workers.images import ImageWorker, images_in_use
 from atoll.workers.orphans import OrphanWorker
 from atoll.workers.pools import PoolWorker
 from atoll.workers.purge import PurgeWorker
@@ -75,12 +75,14 @@ class ControlPlane:
         settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         # What was taken is given back in reverse order, also when a later step fails.
         async with AsyncExitStack() as taken:
-            taken.callback(os.close, _lock_data_dir(settings.data_dir))
+            taken.callback(os.close, lock_data_dir(settings.data_dir))
             secret = load_secret(settings.secret_key_file or settings.data_dir / "secret.key")
             wakes = Wakes()
             database = await asyncio.to_thread(open_database, settings.store_url, clock=clock, wakes=wakes)
             taken.push_async_callback(database.close)
-            driver = driver or make_driver(settings)
+            if driver is None:
+                driver = make_driver(settings)
+                await _bring_images(settings, database)
             sealer = Sealer(derive_key(secret, "sealed secrets"))
             services = Services(
                 settings=settings,
@@ -158,17 +160,16 @@ class ControlPlane:
         await self.close()
 
 
-def _lock_data_dir(data_dir: Path) -> int:
-    """Hold the directory alone: a second control plane on it would take the first one's sandboxes for orphans."""
-    descriptor = os.open(data_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        raise Conflict(
-            f"Another atoll serve uses the data directory {data_dir}; stop it, or choose another --data-dir."
-        ) from None
-    return descriptor
+async def _bring_images(settings: Settings, database: Database) -> None:
+    """Take over the images built here that revisions name, from where an earlier server or a bootstrap kept them: no
+    registry has those."""
+    from atoll.drivers.gvisor.images import ImageStore
+
+    earlier = recorded_image_dir(settings.data_dir)
+    if earlier is not None and earlier != settings.image_dir:
+        named = await database.read(images_in_use)
+        await asyncio.to_thread(ImageStore.from_settings(settings).adopt_local, earlier, named)
+    record_image_dir(settings.data_dir, settings.image_dir)
 
 
 def _drop_leases(tx: Transaction, runner_id: str) -> None:
@@ -179,7 +180,7 @@ def _drop_leases(tx: Transaction, runner_id: str) -> None:
 
 def _runner_id(data_dir: Path, new_id: Callable[[], str]) -> str:
     """The name of this machine's control plane, the same at every start."""
-    file = data_dir / "runner-id"
+    file = data_dir / RUNNER_ID
     if not file.exists():
         temporary = file.with_suffix(".new")
         temporary.write_text(new_id())

@@ -21,6 +21,8 @@ from atoll.domain.errors import Invalid
 from atoll.domain.region import Region
 
 DEFAULT_REGION = "local"
+DATABASE_FILE = "atoll.db"
+"""In the data directory, unless there is a database URL."""
 
 
 class WebhookTestDestination(BaseModel):
@@ -101,7 +103,7 @@ class Settings(BaseSettings):
     @property
     def store_url(self) -> str:
         """The URL of the database."""
-        return self.database_url or f"sqlite:///{self.data_dir / 'atoll.db'}"
+        return self.database_url or f"sqlite:///{self.data_dir / DATABASE_FILE}"
 
     @field_validator("regions", mode="before")
     @classmethod

@@ -11,6 +11,7 @@ import typer
 from atoll.cli.options import AsJson, DatabaseUrl, DataDir
 from atoll.cli.output import emit, progress, reported_errors
 from atoll.cli.store import operator_database
+from atoll.data_dir import with_the_servers_images
 from atoll.domain.billing import MICROS, MOST_MICROS, Plan
 from atoll.domain.errors import Invalid
 from atoll.drivers.gvisor.images import ImageStore
@@ -83,7 +84,8 @@ async def _bootstrap(
 
 
 async def _default_image(settings: Settings) -> str:
-    return await ensure_default_image(ImageStore.from_settings(settings), progress=progress)
+    store = ImageStore.from_settings(with_the_servers_images(settings))
+    return await ensure_default_image(store, progress=progress)
 
 
 @apps.command("create")

@@ -10,6 +10,7 @@ import typer
 
 from atoll.cli.options import AsJson
 from atoll.cli.output import emit, progress, reported_errors
+from atoll.data_dir import with_the_servers_images
 from atoll.drivers.gvisor.images import ImageStore
 from atoll.drivers.gvisor.images.default_image import ensure_default_image
 from atoll.settings import load_settings
@@ -25,7 +26,7 @@ DataDir = Annotated[
 def build(data_dir: DataDir = Path(".atoll"), as_json: AsJson = False) -> None:
     """Build the default image, if this machine does not have it, and print its digest."""
     with reported_errors(as_json=as_json):
-        store = ImageStore.from_settings(load_settings(data_dir))
+        store = ImageStore.from_settings(with_the_servers_images(load_settings(data_dir)))
         digest = asyncio.run(ensure_default_image(store, progress=progress))
         emit({"imageDigest": digest}, as_json=as_json, text=lambda: digest)
 

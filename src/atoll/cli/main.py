@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from atoll import __version__
-from atoll.cli import bootstrap, doctor, image, mcp, serve, token
+from atoll.cli import bootstrap, doctor, image, mcp, serve, teardown, token
 from atoll.cli.options import AsJson
 from atoll.cli.output import emit
 
@@ -20,6 +20,7 @@ app = typer.Typer(
 )
 app.command("serve")(serve.serve)
 app.command("bootstrap")(bootstrap.bootstrap)
+app.command("teardown")(teardown.teardown)
 app.command("mcp")(mcp.mcp)
 app.command("doctor")(doctor.doctor)
 app.add_typer(token.app, name="token")

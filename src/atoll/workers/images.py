@@ -24,7 +24,7 @@ class ImageWorker:
 
     async def run_once(self) -> float | None:
         """Collect every image that no live sandbox and no current revision names."""
-        in_use = await self._services.database.read(_in_use)
+        in_use = await self._services.database.read(images_in_use)
         for digest in await self._services.driver.collect_images(in_use):
             log.info("image_deleted", image_digest=digest)
         return None
@@ -33,6 +33,7 @@ class ImageWorker:
         """Nothing is under way between passes."""
 
 
-def _in_use(tx: Transaction) -> set[str]:
+def images_in_use(tx: Transaction) -> set[str]:
+    """The image digests that live sandboxes and current revisions name."""
     revisions = sandboxes.revisions_in_use(tx) | templates.current_revision_ids(tx)
     return templates.image_digests(tx, revisions)

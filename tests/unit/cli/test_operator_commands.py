@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from atoll import __version__
 from atoll.cli import bootstrap
 from atoll.cli.main import app
 from atoll.domain.identity import Role, Scope, TokenKind
@@ -175,3 +177,48 @@ def test_the_version_is_one_value_too() -> None:
 def test_the_file_of_settings_counts_for_commands(tmp_path: Path) -> None:
     (tmp_path / "atoll.toml").write_text('regions = "eu-1"')
     assert answer("bootstrap", "--data-dir", str(tmp_path))["region"] == "eu-1"
+
+
+def test_the_version_is_told_by_the_option_too() -> None:
+    assert atoll("--version").output == f"atoll {__version__}\n"
+    assert answer("version") == {"version": __version__}
+
+
+def test_an_address_in_use_is_told_once_and_in_words(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        refused = atoll("serve", "--data-dir", str(tmp_path / "data"), "--listen", address)
+    assert refused.exit_code == 1
+    words = refused.stderr or refused.output
+    assert words.count(address) == 1
+    assert "another program listens there" in words
+    assert "Errno" not in words
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_token_is_bound_to_what_exists(made: dict[str, Any], tmp_path: Path) -> None:
+    create = ("token", "create", "--data-dir", str(tmp_path), "--kind", "mcp")
+    answer(*create, "--restrict-app", made["appId"], "--restrict-region", "local")
+    answer(*create, "--restrict-account")
+    answer(*create)
+    found = rows(tmp_path, "SELECT restriction FROM tokens WHERE kind = 'mcp' ORDER BY restriction")
+    bound = json.dumps({"apps": [made["appId"]], "regions": ["local"]})
+    assert found == [(None,), (bound,), ("{}",)]
+    for option in ("app", "template", "region"):
+        refused = atoll(*create, f"--restrict-{option}", "unknown")
+        assert refused.exit_code == 1
+        assert option in refused.output
+    assert len(rows(tmp_path, "SELECT 1 FROM tokens WHERE kind = 'mcp'")) == 3
+
+
+def test_how_an_account_pays_is_set_by_bootstrap_and_kept_by_the_next(made: dict[str, Any], tmp_path: Path) -> None:
+    def billing() -> list[tuple[Any, ...]]:
+        return rows(tmp_path, "SELECT plan, credit_micros FROM accounts")
+
+    assert billing() == [("DIRECT", 0)]
+    answer("bootstrap", "--data-dir", str(tmp_path), "--plan", "connect", "--credit", "12.5")
+    assert billing() == [("CONNECT", 12_500_000)]
+    answer("bootstrap", "--data-dir", str(tmp_path))
+    assert billing() == [("CONNECT", 12_500_000)]
+    for credit in ("-1", "much", "0.0000001", "1e30"):
+        assert atoll("bootstrap", "--data-dir", str(tmp_path), f"--credit={credit}").exit_code == 1

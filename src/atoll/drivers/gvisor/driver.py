@@ -126,6 +126,16 @@ class GvisorDriver:
         await self._disk.stop()
         await self._network.stop()
 
+    async def remove_all(self) -> None:
+        """End every instance and take all that this driver made off the machine, images apart. For a driver that was
+        not started, while nobody else uses its data directory. May be repeated after a failure."""
+        for observation in await self.list_instances():
+            await self.destroy(observation.instance_id)
+            await self.cleanup(observation.instance_id)
+        await self._network.remove_all()
+        await asyncio.to_thread(self._cgroups.remove_parent)
+        await asyncio.to_thread(remove_tree, self._layout.run_dir, self._layout.disk_dir)
+
     async def prepare_image(self, image_digest: str) -> None:
         """Have the image unpacked."""
         await self._images.ensure(image_digest)

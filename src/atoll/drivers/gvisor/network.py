@@ -127,6 +127,13 @@ class Network:
         """The slots for which the machine has an interface."""
         return _numbers(self._layout.interface_prefix, _NET_CLASS)
 
+    async def remove_all(self) -> None:
+        """Take everything off the machine; only when no sandbox is left and no server runs."""
+        await self.remove(self.existing())
+        for slot in self.interfaces():
+            await process.run(["ip", "link", "del", self._namespace(slot).interface], timeout=_IP_SECONDS, check=False)
+        await self.remove_rules()
+
     async def remove_rules(self) -> None:
         """Take the rules out of the machine; only when no sandbox is left (tests, uninstalling)."""
         await process.run(["nft", "delete", "table", "inet", self._layout.table], timeout=_IP_SECONDS, check=False)

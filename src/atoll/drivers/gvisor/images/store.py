@@ -21,9 +21,10 @@ import errno
 import fcntl
 import json
 import os
+import shutil
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -155,6 +156,16 @@ class ImageStore:
         if not self.has_local(reference):
             raise not_ready("The image that was built cannot be kept.")
 
+    def adopt_local(self, other: Path, image_digests: Iterable[str]) -> None:
+        """Take over images that were built into another directory; those that are not there are left out. Blocks."""
+        for image_digest in image_digests:
+            reference = parse_image_digest(image_digest)
+            source = other / "local" / reference.hex
+            if reference.local and not self.has_local(reference) and source.is_dir():
+                layout = self.workspace(reference.hex) / "layout"
+                shutil.copytree(source, layout)
+                self.add_local(layout, reference)
+
     def has_local(self, reference: ImageReference) -> bool:
         """Whether an image built here is kept."""
         return (self.root / "local" / reference.hex / "index.json").is_file()
@@ -202,7 +213,7 @@ class ImageStore:
         if local.is_dir():
             return local
         if reference.local:
-            raise invalid_image("This machine has no image of its own with this digest.")
+            raise invalid_image("This machine has no image of its own with this digest; atoll bootstrap builds it.")
         digest, manifest = await self._registry.resolve(reference)
         # Compressed layers are seldom larger than what they unpack to, so this refuses early and is no promise.
         self._limits.check_room(self.root, manifest.bytes)
