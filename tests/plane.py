@@ -35,7 +35,7 @@ from atoll.storage.mounts import VolumeMounts
 from atoll.store import migrate
 from atoll.store.database import Transaction, make_engine
 from atoll.store.tables import memberships
-from atoll.store.wakes import SANDBOXES
+from atoll.store.wakes import SANDBOXES, STATUSES
 from atoll.system import random_id, utc_now
 
 PREFIX = "/api/public/v1"
@@ -246,7 +246,7 @@ class Plane:
     async def let_pass(self, seconds: float) -> None:
         """Let time pass at once, and have every worker look."""
         self.clock.pass_seconds(seconds)
-        self.services.wakes.publish([SANDBOXES])
+        self.services.wakes.publish([SANDBOXES, STATUSES])
         await asyncio.sleep(0.1)
 
     async def ended(self, sandbox_id: str) -> dict[str, Any]:
