@@ -25,7 +25,7 @@ class Created:
     """To the end of provisioning."""
 
 
-def create_at_once(server: AtollServer, keys: Sequence[str]) -> list[Created]:
+def create_at_once(server: AtollServer, keys: Sequence[str], *, template_id: str | None = None) -> list[Created]:
     """Create with these idempotency keys at the same moment, and wait until each sandbox is no longer provisioning."""
     barrier = Barrier(len(keys))
 
@@ -34,7 +34,7 @@ def create_at_once(server: AtollServer, keys: Sequence[str]) -> list[Created]:
             client.call("GET", "/sandbox-templates")
             barrier.wait(MEET_SECONDS)
             began = time.perf_counter()
-            sandbox = client.settled(client.create(key)["sandboxId"], seconds=SETTLE_SECONDS)
+            sandbox = client.settled(client.create(key, template_id=template_id)["sandboxId"], seconds=SETTLE_SECONDS)
             return Created(sandbox, (time.perf_counter() - began) * 1000)
 
     with ThreadPoolExecutor(len(keys)) as pool:

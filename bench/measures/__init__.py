@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bench.figures import Result
-from bench.measures import burst, create, execute, files, memory, output, pty
+from bench.measures import burst, claims, create, execute, files, memory, output, pause, pty
 from bench.setting import Setting
 
 Measure = Callable[[Setting], Result]
@@ -16,9 +16,11 @@ MEASURES: dict[str, Measure] = {
     "execute": execute.execute,
     "many": execute.many,
     "burst": burst.burst,
+    "claims": claims.claims,
     "memory": memory.memory,
     "output": output.output,
     "gigabyte": output.gigabyte,
+    "pause": pause.pause,
     "pty": pty.pty,
     "files": files.files,
 }
