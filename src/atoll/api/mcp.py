@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from functools import cached_property
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode, urlsplit
 
@@ -43,6 +44,8 @@ class McpEndpoint:
 
     def __init__(self, app: FastAPI) -> None:
         self._app = app
+        self._protocol: ModuleType | None = None
+        self._listed: list[Any] = []
 
     @cached_property
     def _tools(self) -> dict[str, ToolOperation]:
@@ -59,15 +62,18 @@ class McpEndpoint:
         if request.method != "POST":
             await render(_POST_ALONE, {"Allow": "POST"})(scope, receive, send)
             return
-        # In a thread, for it takes a second; from then on it is there.
-        protocol = await asyncio.to_thread(import_module, "atoll.mcp.server")
+        if self._protocol is None:
+            # In a thread, for it takes a second.
+            self._protocol = await asyncio.to_thread(import_module, "atoll.mcp.server")
+            self._listed = self._protocol.listed_tools(self._tools.values())
+        protocol = self._protocol
 
         async def call(name: str, arguments: dict[str, Any]) -> ToolAnswer:
             answer = await self._call(request, name, arguments)
             found: ToolAnswer = protocol.ToolAnswer(orjson.loads(answer.body), answer.status_code >= 400)
             return found
 
-        server = protocol.make_server(self._tools.values(), call, _introduction(principal))
+        server = protocol.make_server(self._listed, call, _introduction(principal))
         await protocol.serve_exchange(server, scope, receive, send)
 
     async def _call(self, request: Request, name: str, arguments: dict[str, Any]) -> Response:

@@ -46,9 +46,13 @@ CallTool = Callable[[str, dict[str, Any]], Awaitable[ToolAnswer]]
 """Calls a tool by its name with its arguments."""
 
 
-def make_server(tools: Iterable[ToolOperation], call: CallTool, instructions: str) -> Server[Any]:
+def listed_tools(tools: Iterable[ToolOperation]) -> list[Tool]:
+    """The tools in the protocol's form; made once, for it takes longer than a call."""
+    return [_listed(tool) for tool in tools]
+
+
+def make_server(listed: list[Tool], call: CallTool, instructions: str) -> Server[Any]:
     """A server of these tools. It keeps nothing: each exchange over HTTP has its own."""
-    listed = [_listed(tool) for tool in tools]
 
     async def list_tools(context: ServerRequestContext[Any], params: PaginatedRequestParams | None) -> ListToolsResult:
         del context, params

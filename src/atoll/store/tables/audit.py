@@ -30,5 +30,4 @@ audit_entries = Table(
     Column("reason", String(64)),
     Index("ix_audit_entries_account", "account_id", "id"),
     Index("ix_audit_entries_target", "account_id", "target_id", "id"),
-    Index("ix_audit_entries_occurred", "occurred_at"),
 )

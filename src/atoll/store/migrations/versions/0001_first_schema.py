@@ -384,11 +384,9 @@ def upgrade() -> None:
     )
     op.create_index("ix_audit_entries_account", "audit_entries", ["account_id", "id"], unique=False)
     op.create_index("ix_audit_entries_target", "audit_entries", ["account_id", "target_id", "id"], unique=False)
-    op.create_index("ix_audit_entries_occurred", "audit_entries", ["occurred_at"], unique=False)
 
 
 def downgrade() -> None:
-    op.drop_index("ix_audit_entries_occurred", table_name="audit_entries")
     op.drop_index("ix_audit_entries_target", table_name="audit_entries")
     op.drop_index("ix_audit_entries_account", table_name="audit_entries")
     op.drop_table("audit_entries")
