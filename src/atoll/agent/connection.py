@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import inspect
 import os
+import socket
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -43,6 +44,7 @@ _STDIN_LIMIT_SECONDS = 30.0
 _ENDING_SECONDS = 10.0
 """From a deadline to the last SIGKILL and the exit event."""
 _MAX_SOCKET_PATH = 100
+_SEND_BYTES = 1024 * 1024
 _MAX_UNHEARD_EXITS = 1280
 
 T = TypeVar("T")
@@ -110,6 +112,10 @@ class AgentClient(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The socket is connected."""
         self._transport = cast("asyncio.Transport", transport)
+        # A large part that goes over in one piece wakes the shim, the agent and a worker once.
+        with contextlib.suppress(OSError):
+            self._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BYTES)
+        self._transport.set_write_buffer_limits(high=_SEND_BYTES)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the socket's bytes go."""

@@ -90,10 +90,13 @@ class AgentStream:
             if self._window == 0:
                 await self._wait(self._room)
                 continue
-            part = rest[: min(self._window, wire.MAX_STREAM_BYTES)]
-            self._window -= len(part)
-            rest = rest[len(part) :]
-            self._write(wire.encode_head(Request.DATA, self._id, len(part)), part)
+            frames: list[bytes | memoryview] = []
+            while len(rest) and self._window:
+                part = rest[: min(self._window, wire.MAX_STREAM_BYTES)]
+                self._window -= len(part)
+                rest = rest[len(part) :]
+                frames += (wire.encode_head(Request.DATA, self._id, len(part)), part)
+            self._write(*frames)
             await self._writable(None)
 
     def finish(self) -> None:

@@ -42,6 +42,8 @@ STALL_LIMIT_SECONDS = 60.0
 """How long a transfer may stand still, whichever end it waits for."""
 _MAX_PAGE_BYTES = 256 * 1024 * 1024
 """What a page can be at most: 4 MiB of paths, and a link target of 16 KiB with each of 10,000 entries."""
+GATHERED_BYTES = 512 * 1024
+"""Of a body, sent to a worker at once."""
 MAX_PAGE_ENTRIES = 10_000
 MAX_DEPTH = 32
 
@@ -206,18 +208,25 @@ async def _one_entry(services: Services, caller: GatewayCaller, operation: str, 
 
 
 async def _send(worker: FileWorker, body: AsyncIterator[bytes]) -> None:
-    """The whole body, each part within the limit; stops early when the worker has failed."""
+    """The whole body, each part within the limit; stops early when the worker has failed.
+
+    Small parts are gathered: each one sent wakes the agent and the worker, which costs more than its bytes.
+    """
+    waiting = bytearray()
     while not worker.over:
         try:
             async with asyncio.timeout(STALL_LIMIT_SECONDS):
                 part = await anext(body, None)
         except TimeoutError:
             raise Invalid("The body stood still for too long.") from None
+        waiting += part or b""
+        if part is None or len(waiting) >= GATHERED_BYTES:
+            async with translated(STALL_LIMIT_SECONDS):
+                await worker.send(bytes(waiting))
+            waiting.clear()
         if part is None:
             worker.finish()
             return
-        async with translated(STALL_LIMIT_SECONDS):
-            await worker.send(part)
 
 
 _MEANINGS: dict[Fault, AtollError] = {

@@ -5,10 +5,12 @@ ATOLL_FUZZ_SECONDS makes it longer. The seeds are one well-formed frame of every
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import struct
 import subprocess
+import tarfile
 from pathlib import Path
 from uuid import UUID
 
@@ -33,17 +35,41 @@ REQUESTS = {
     wire.Request.LIST: b"",
     wire.Request.STOP: wire.encode_u32(1),
     wire.Request.KILL: b"",
+    wire.Request.OPEN: wire.encode_open_files(1000, [b"read", b"file", b"--", b"/workspace"]),
+    wire.Request.DATA: b"bytes",
+    wire.Request.CREDIT: wire.encode_u32(1000),
+    wire.Request.FINISH: b"",
+    wire.Request.CLOSE: b"",
 }
 
 
 def seeds() -> list[bytes]:
     frames = [wire.encode_frame(kind, 1, payload) for kind, payload in REQUESTS.items()]
     frames.append(wire.encode_frame(wire.Request.START, 1, TERMINAL))
+    frames.append(wire.encode_frame(wire.Request.OPEN, 1, wire.encode_open_port(1000, 8000)))
     hello = struct.pack(">IBIIHIQB", 24, 0x81, 0, 0, 1, 0, 5, 1)
     relayed = b"".join(bytes((index % 2, len(frame))) + frame for index, frame in enumerate([hello, *frames]))
     ring = bytes(range(256))
     stat = (Path(__file__).parent / "recorded" / "v2-quiet" / "memory.stat").read_bytes()
-    return [*(b"\x03" + frame[4:] for frame in frames), b"\x02" + relayed, b"\x00" + ring, b"\x01" + stat]
+    single = [b"\x02" + relayed, b"\x00" + ring, b"\x01" + stat]
+    return [*(b"\x04" + frame[4:] for frame in frames), *single, *(b"\x03" + archive for archive in archives())]
+
+
+def archives() -> list[bytes]:
+    """A small archive of each dialect, with a long name, a link and a folder."""
+    made = []
+    for dialect in (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT):
+        data = io.BytesIO()
+        with tarfile.open(fileobj=data, mode="w", format=dialect, bufsize=512) as archive:
+            for name, kind in (("folder", tarfile.DIRTYPE), ("n" * 90 + "/" + "m" * 90, tarfile.SYMTYPE)):
+                member = tarfile.TarInfo(name)
+                member.type, member.linkname = kind, "target" if kind == tarfile.SYMTYPE else ""
+                archive.addfile(member)
+            member = tarfile.TarInfo("file")
+            member.size = 5
+            archive.addfile(member, io.BytesIO(b"hello"))
+        made.append(data.getvalue()[:8000])
+    return made
 
 
 @pytest.mark.timeout(SECONDS + 120)

@@ -28,7 +28,7 @@ enum {
     MEMORY_SETTLE_MS = 60,                   /* what a killed process gives back takes this long to show */
     MAX_STREAMS = 128,
     STREAM_HIGH_WATER = 512 * 1024,          /* streams put nothing behind more than this, so that the rest is not delayed */
-    STREAM_GRANT_BYTES = 128 * 1024,         /* credit is given back in portions of this size */
+    WIDE_STREAMS = 16,                       /* this many get the large window, so that all of them together stay small */
     STREAM_CLOSE_MS = 5000,                  /* for a worker to clean up after its client has gone */
     STREAM_CONNECT_MS = 10000,
     BUCKETS = 1024
@@ -122,6 +122,7 @@ struct stream {
     bool closed;                     /* nobody listens any more; it only has to end */
     bool over;                       /* END is said; freed at the end of the round */
     struct queue pending;            /* from the client, not yet taken */
+    uint32_t room;                   /* its window; credit is given back in halves of it */
     uint32_t window;                 /* what the client may still send */
     uint32_t taken;                  /* and what it will be granted next */
     uint64_t credit;                 /* what may still be sent to the client */

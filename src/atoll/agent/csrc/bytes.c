@@ -76,12 +76,17 @@ void queue_consume(struct queue *q, size_t len) {
     q->head += len;
     if (q->head < q->tail) return;
     q->head = q->tail = 0;
-    if (q->cap > QUEUE_KEEP) queue_free(q);
+    queue_keep(q, q->keep);
+}
+
+void queue_keep(struct queue *q, size_t keep) {
+    q->keep = keep;
+    if (queue_len(q) == 0 && q->cap > (keep ? keep : QUEUE_KEEP)) queue_free(q);
 }
 
 void queue_free(struct queue *q) {
     free(q->data);
-    *q = (struct queue){0};
+    *q = (struct queue){.keep = q->keep};
 }
 
 static void store_u32(uint8_t *at, uint32_t value) {

@@ -32,6 +32,7 @@ struct queue {
     size_t head;
     size_t tail;
     size_t cap;
+    size_t keep; /* what an empty one may hold on to; 0: the usual */
 };
 
 static inline size_t queue_len(const struct queue *q) { return q->tail - q->head; }
@@ -39,6 +40,7 @@ static inline size_t queue_len(const struct queue *q) { return q->tail - q->head
 uint8_t *queue_reserve(struct queue *q, size_t len); /* room for `len` bytes at the tail; commit what was written */
 static inline void queue_commit(struct queue *q, size_t len) { q->tail += len; }
 void queue_consume(struct queue *q, size_t len);
+void queue_keep(struct queue *q, size_t keep); /* one that is filled and emptied all the time needs no new memory for it */
 void queue_free(struct queue *q);
 
 void put_u8(struct queue *q, uint8_t value);

@@ -4,7 +4,7 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
-enum { RECEIVE_BYTES = 64 * 1024 };
+enum { RECEIVE_BYTES = 64 * 1024, STREAM_RECEIVE_BYTES = 768 * 1024 };
 
 static bool client_reads(const struct agent *a) { return queue_len(&a->out) < OUT_HIGH_WATER; }
 
@@ -30,7 +30,7 @@ static void arm_requests(struct agent *a) {
 
 bool connection_receive(struct agent *a, bool hung_up) {
     if (!client_reads(a)) return !hung_up;
-    size_t want = queue_len(&a->in) > 4 ? FRAME_BYTES_MAX : RECEIVE_BYTES;
+    size_t want = a->stream_count ? STREAM_RECEIVE_BYTES : queue_len(&a->in) > 4 ? FRAME_BYTES_MAX : RECEIVE_BYTES;
     ssize_t got = read(0, queue_reserve(&a->in, want), want);
     if (got == 0) return false;
     /* gVisor says EAGAIN also after a poll that promised bytes. */

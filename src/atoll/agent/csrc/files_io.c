@@ -48,35 +48,43 @@ void output_write(const void *data, size_t len) {
     }
 }
 
-static bool read_whole(void *data, size_t len) {
-    uint8_t *at = data;
-    while (len > 0) {
-        ssize_t got = read(0, at, len);
-        if (got > 0) {
-            at += got;
-            len -= (size_t)got;
-        } else if (got == 0 || errno != EINTR) {
-            return false;
-        }
+/* Bytes of the pipe that were read and not taken yet: it is emptied in large draughts, however small its parts are. */
+static uint8_t inbox[2 * PART_BYTES];
+static size_t inbox_at, inbox_len;
+
+static enum fault fill_inbox(void) {
+    while (inbox_at == inbox_len) {
+        ssize_t got = read(0, inbox, sizeof inbox);
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0) return FAULT_CUT;
+        inbox_at = 0;
+        inbox_len = (size_t)got;
     }
-    return true;
+    return FAULT_NONE;
+}
+
+static enum fault next_part(void) {
+    for (unsigned i = 0; i < 4; i++) {
+        enum fault fault = fill_inbox();
+        if (fault) return fault;
+        left_of_part = left_of_part << 8 | inbox[inbox_at++];
+    }
+    ended = left_of_part == 0;
+    return FAULT_NONE;
 }
 
 enum fault input_read(void *data, size_t want, size_t *got) {
     *got = 0;
-    if (ended) return FAULT_NONE;
-    if (left_of_part == 0) {
-        uint8_t head[4];
-        if (!read_whole(head, sizeof head)) return FAULT_CUT;
-        left_of_part = (uint32_t)head[0] << 24 | (uint32_t)head[1] << 16 | (uint32_t)head[2] << 8 | head[3];
-        ended = left_of_part == 0;
-        if (ended) return FAULT_NONE;
-    }
-    ssize_t len = read(0, data, want < left_of_part ? want : left_of_part);
-    if (len < 0 && errno == EINTR) return input_read(data, want, got);
-    if (len <= 0) return FAULT_CUT;
+    enum fault fault = ended || left_of_part ? FAULT_NONE : next_part();
+    if (fault || ended) return fault;
+    if ((fault = fill_inbox()) != FAULT_NONE) return fault;
+    size_t len = inbox_len - inbox_at;
+    if (len > want) len = want;
+    if (len > left_of_part) len = left_of_part;
+    memcpy(data, inbox + inbox_at, len);
+    inbox_at += len;
     left_of_part -= (uint32_t)len;
-    *got = (size_t)len;
+    *got = len;
     return FAULT_NONE;
 }
 

@@ -1,5 +1,5 @@
 /* Drives what reads foreign bytes: the request decoder, the shim's relay between a hostile client and a hostile agent, the
- * ring under any order of writes and reads, and the reader of memory.stat. Beside crashes it checks what must always hold; `make fuzz` builds it. */
+ * ring under any order of writes and reads, archives, and the reader of memory.stat. Beside crashes it checks what must always hold; `make fuzz` builds it. */
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +10,7 @@
 #include "request.h"
 #include "ring.h"
 #include "shim.h"
+#include "tar.h"
 
 static void require(bool holds) {
     if (!holds) abort();
@@ -29,6 +30,13 @@ static void fuzz_request(const uint8_t *data, size_t size) {
         require(chars <= size);
     }
     if (wrong == NULL && request.type == REQ_STDIN) require(request.data.len <= size);
+    if (wrong == NULL && request.type == REQ_DATA) require(request.data.len > 0 && request.data.len <= STREAM_BYTES_PER_FRAME);
+    if (wrong == NULL && request.type == REQ_OPEN) {
+        require(request.kind == STREAM_PORT ? request.port != 0 : request.kind == STREAM_FILES);
+        size_t chars = 0;
+        for (char **item = request.argv; item && *item; item++) chars += strlen(*item);
+        require(chars <= size);
+    }
     request_free(&request);
 }
 
@@ -121,6 +129,50 @@ static void fuzz_relay(const uint8_t *data, size_t size) {
     close(agent[1]);
 }
 
+struct bytes_left {
+    const uint8_t *at;
+    size_t len;
+};
+
+static bool read_left(void *context, uint8_t *data, size_t len, bool *end) {
+    struct bytes_left *left = context;
+    if (left->len < len) {
+        *end = left->len == 0;
+        return false;
+    }
+    memcpy(data, left->at, len);
+    left->at += len;
+    left->len -= len;
+    return true;
+}
+
+/* A hostile archive is read to its end; what was understood is written again and must be understood alike. */
+static void fuzz_tar(const uint8_t *data, size_t size) {
+    static struct tar_reader reader, again;
+    static struct tar_entry entry, copy;
+    static uint8_t head[TAR_HEAD_MAX];
+    struct bytes_left left = {data, size};
+    memset(&reader, 0, sizeof reader);
+    reader.read = read_left;
+    reader.context = &left;
+    for (int count = 0; count < 64 && tar_next(&reader, &entry) == TAR_ENTRY; count++) {
+        require(memchr(entry.path, 0, sizeof entry.path) && memchr(entry.link, 0, sizeof entry.link));
+        uint8_t some[100];
+        size_t got;
+        if (tar_data(&reader, some, sizeof some, &got) != TAR_ENTRY) return;
+        require(got <= entry.size);
+        if (entry.path[0] == 0 || strchr("xgLKS", entry.type)) continue;
+        size_t len = tar_head(&entry, head);
+        require(len % TAR_BLOCK == 0 && len <= sizeof head);
+        struct bytes_left written = {head, len};
+        memset(&again, 0, sizeof again);
+        again.read = read_left;
+        again.context = &written;
+        require(tar_next(&again, &copy) == TAR_ENTRY);
+        require(strcmp(copy.path, entry.path) == 0 && strcmp(copy.link, entry.link) == 0 && copy.size == entry.size);
+    }
+}
+
 static void fuzz_stat(const uint8_t *data, size_t size) {
     char *text = must_alloc(size + 1);
     if (size) memcpy(text, data, size);
@@ -143,6 +195,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         break;
     case 2:
         fuzz_relay(data + 1, size - 1);
+        break;
+    case 3:
+        fuzz_tar(data + 1, size - 1);
         break;
     default:
         fuzz_request(data + 1, size - 1);

@@ -18,12 +18,19 @@
 
 #include "clock.h"
 
-enum { PIPE_BYTES = 1024 * 1024, CODE_STOPPED = 254, CODE_PROTOCOL = 255 };
+enum { PIPE_BYTES = 1024 * 1024, KEPT_BYTES = 1024 * 1024, CODE_STOPPED = 254, CODE_PROTOCOL = 255 };
 
 static struct stream *find(struct agent *a, uint32_t id) {
     for (struct stream *s = a->streams; s; s = s->next)
         if (s->id == id && !s->closed && !s->over) return s;
     return NULL;
+}
+
+/* While bytes stream through, the queues keep their memory: pages given back and asked for again cost more than the bytes. */
+static void keep_memory(struct agent *a, struct stream *s, size_t bytes) {
+    queue_keep(&a->in, bytes);
+    queue_keep(&a->out, bytes);
+    queue_keep(&s->pending, bytes);
 }
 
 static void say_number(struct agent *a, uint8_t type, uint32_t id, uint32_t value) {
@@ -108,11 +115,11 @@ static void write_pending(struct agent *a, struct stream *s) {
 /* What was written makes room; input that nobody takes any more counts as written. */
 static void grant(struct agent *a, struct stream *s) {
     size_t waiting = queue_len(&s->pending);
-    if (s->finished || s->closed || s->over || s->taken < waiting + STREAM_GRANT_BYTES) return;
-    uint32_t room = s->taken - (uint32_t)waiting;
-    say_number(a, STREAM_CREDIT, s->id, room);
-    s->window += room;
-    s->taken -= room;
+    if (s->finished || s->closed || s->over || s->taken < waiting + s->room / 2) return;
+    uint32_t more = s->taken - (uint32_t)waiting;
+    say_number(a, STREAM_CREDIT, s->id, more);
+    s->window += more;
+    s->taken -= more;
 }
 
 static bool open_port(struct agent *a, struct stream *s, int family);
@@ -131,7 +138,7 @@ static void take_input(struct agent *a, struct stream *s) {
         }
         s->connecting = false;
         s->until = NEVER;
-        say_number(a, STREAM_OPENED, s->id, STREAM_WINDOW_BYTES);
+        say_number(a, STREAM_OPENED, s->id, s->room);
     }
     write_pending(a, s);
     grant(a, s);
@@ -202,6 +209,7 @@ void streams_tick(struct agent *a, uint64_t now) {
         *link = s->next;
         a->stream_count--;
         a->waiters_due = true;
+        if (a->stream_count == 0) keep_memory(a, s, 0);
         free(s);
     }
 }
@@ -293,17 +301,19 @@ void stream_open(struct agent *a, const struct request *r) {
     s->out = s->in;
     s->credit = r->credit;
     s->port = r->port;
-    s->window = STREAM_WINDOW_BYTES;
+    s->room = a->stream_count < WIDE_STREAMS ? STREAM_WINDOW_BYTES : STREAM_SMALL_WINDOW_BYTES;
+    s->window = s->room;
     s->until = NEVER;
     if (!(r->kind == STREAM_PORT ? open_port(a, s, AF_INET) || open_port(a, s, AF_INET6) : open_worker(a, s, r->argv))) {
         answer_error(a, r->id, ERR_UNKNOWN, r->kind == STREAM_PORT ? "The port does not answer." : "No process could be made.");
         free(s);
         return;
     }
-    if (r->kind == STREAM_FILES) say_number(a, STREAM_OPENED, s->id, STREAM_WINDOW_BYTES);
+    if (r->kind == STREAM_FILES) say_number(a, STREAM_OPENED, s->id, s->room);
     s->next = a->streams;
     a->streams = s;
     a->stream_count++;
+    keep_memory(a, s, KEPT_BYTES);
 }
 
 static void take_data(struct agent *a, struct stream *s, struct span data) {

@@ -17,7 +17,8 @@ enum {
     MAX_TERMINAL_SIDE = 4096,
     DATA_PER_FRAME = 131072,     /* COLLECTED frames carry at most this */
     STREAM_BYTES_PER_FRAME = 131072, /* as do the DATA frames of streams, in both directions */
-    STREAM_WINDOW_BYTES = 524288 /* what a client may send of one stream before it is granted more */
+    STREAM_WINDOW_BYTES = 1048576, /* what a client may send of one stream before it is granted more */
+    STREAM_SMALL_WINDOW_BYTES = 131072 /* the same where many streams are open */
 };
 
 enum request_type {
