@@ -16,7 +16,7 @@ import psycopg
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import select, text, update
+from sqlalchemy import event, select, text, update
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from tests.databases import Clock, Store
 
@@ -69,6 +69,72 @@ async def test_a_transaction_that_fails_leaves_and_wakes_nothing(store: Store) -
         await store.write(fail)
     assert (await store.account()).name == "default"
     assert woken == []
+
+
+async def together(store: Store, *functions: Callable[[Transaction], object]) -> tuple[list[object], int]:
+    """Run transactions that all wait while another one is slow; what became of them, and the commits it took."""
+    commits: list[object] = []
+    event.listen(store.database.engine, "commit", commits.append)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow(tx: Transaction) -> None:
+        begun.set()
+        assert go_on.wait(10)
+
+    first = asyncio.create_task(store.write(slow))
+    await asyncio.to_thread(begun.wait, 10)
+    rest = [asyncio.create_task(store.write(function)) for function in functions]
+    await asyncio.sleep(0)
+    go_on.set()
+    await first
+    outcomes = await asyncio.gather(*rest, return_exceptions=True)
+    return list(outcomes), len(commits) - 1
+
+
+def name_account(name: str) -> Callable[[Transaction], str]:
+    def write(tx: Transaction) -> str:
+        tx.connection.execute(update(accounts).values(name=name))
+        return name
+
+    return write
+
+
+async def test_transactions_that_wait_at_the_same_time_are_written_with_one_commit(store: Store) -> None:
+    outcomes, commits = await together(store, *(name_account(str(number)) for number in range(20)))
+    assert outcomes == [str(number) for number in range(20)]
+    assert commits == 1
+    assert (await store.account()).name == "19"
+
+
+async def test_one_that_fails_takes_none_of_those_that_are_written_with_it(store: Store) -> None:
+    woken: list[str] = []
+    store.database.wakes.publish = woken.extend  # type: ignore[method-assign, assignment]  # to see what is published
+
+    def fail(tx: Transaction) -> None:
+        name_account("wrong")(tx)
+        tx.wake("wrong")
+        raise StaleGeneration("no")
+
+    def wake(tx: Transaction) -> None:
+        tx.wake("right")
+
+    outcomes, commits = await together(store, name_account("right"), fail, wake)
+    assert outcomes[0] == "right"
+    assert isinstance(outcomes[1], StaleGeneration)
+    assert commits == 1
+    assert (await store.account()).name == "right"
+    assert "right" in woken and "wrong" not in woken
+
+
+async def test_one_that_the_database_refuses_is_the_only_one_to_be_told(store: Store) -> None:
+    def refused(tx: Transaction) -> None:
+        row = tx.connection.execute(select(accounts)).mappings().one()
+        tx.connection.execute(accounts.insert(), [dict(row)])
+
+    outcomes, _ = await together(store, name_account("first"), refused, name_account("second"))
+    assert outcomes[0] == "first" and outcomes[2] == "second"
+    assert isinstance(outcomes[1], IntegrityError)
+    assert (await store.account()).name == "second"
 
 
 @both

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -34,6 +36,10 @@ _RETRIED_POSTGRES_STATES = frozenset({"40001", "40P01", "23505"})
 NOTIFY_CHANNEL = "atoll_wakes"
 _NOTIFY = text("SELECT pg_notify(:channel, topic) FROM unnest(CAST(:topics AS text[])) AS topic")
 
+_GROUP = 32
+"""SQLite transactions at most that are written together when they wait at the same time: waiting for the disk is most
+of what one takes."""
+
 Runner = Callable[[Callable[["Transaction"], T]], tuple[T, list[str]]]
 
 
@@ -52,6 +58,14 @@ class Transaction:
         self.topics.extend(topics)
 
 
+class _Waiting:
+    """A transaction that waits for the writer."""
+
+    def __init__(self, function: Callable[[Transaction], Any]) -> None:
+        self.function = function
+        self.outcome: Future[tuple[Any, list[str]]] = Future()
+
+
 class Database:
     """Runs transactions. `clock` gives the time of each."""
 
@@ -63,6 +77,8 @@ class Database:
         self.dialect = self.engine.dialect.name
         writers = 1 if self.dialect == "sqlite" else _POSTGRES_WRITE_THREADS
         self._writers = ThreadPoolExecutor(writers, thread_name_prefix="atoll-write")
+        self._waiting: deque[_Waiting] = deque()
+        """Transactions that SQLite's one writer has not begun yet."""
         self._readers = ThreadPoolExecutor(_READ_THREADS, thread_name_prefix="atoll-read")
         self._local = threading.local()
         self._connections: list[Connection] = []
@@ -70,14 +86,19 @@ class Database:
 
     async def write(self, function: Callable[[Transaction], T]) -> T:
         """Run a function in a transaction that may write, commit, then wake whom it named."""
-        return await self._run(self._writers, self._write, function)
+        if self.dialect != "sqlite":
+            return await self._settled(self._writers.submit(self._write, function))
+        waiting = _Waiting(function)
+        self._waiting.append(waiting)
+        self._writers.submit(self._write_waiting)
+        return await self._settled(waiting.outcome)
 
     async def read(self, function: Callable[[Transaction], T]) -> T:
         """Run a function over one consistent view of the rows."""
-        return await self._run(self._readers, self._read, function)
+        return await self._settled(self._readers.submit(self._read, function))
 
-    async def _run(self, executor: ThreadPoolExecutor, runner: Runner[T], function: Callable[[Transaction], T]) -> T:
-        future = asyncio.get_running_loop().run_in_executor(executor, runner, function)
+    async def _settled(self, outcome: Future[tuple[T, list[str]]]) -> T:
+        future = asyncio.wrap_future(outcome)
         # By a callback of the future, which is shielded: a caller that goes away must not part a commit from its wakes.
         future.add_done_callback(self._publish)
         result, _ = await asyncio.shield(future)
@@ -111,6 +132,43 @@ class Database:
 
     def _write(self, function: Callable[[Transaction], T]) -> tuple[T, list[str]]:
         return self._repeated(self._attempt_write, function)
+
+    def _write_waiting(self) -> None:
+        """Write all that waits, with one wait for the disk; each transaction succeeds or fails by itself."""
+        group = [self._waiting.popleft() for _ in range(min(len(self._waiting), _GROUP))]
+        group = [waiting for waiting in group if waiting.outcome.set_running_or_notify_cancel()]
+        if len(group) > 1:
+            # When the database refuses: alone, each is told what happened to it.
+            with suppress(DBAPIError):
+                self._write_group(group)
+                return
+        for waiting in group:
+            try:
+                outcome = self._write(waiting.function)
+            except BaseException as error:
+                waiting.outcome.set_exception(error)
+            else:
+                waiting.outcome.set_result(outcome)
+
+    def _write_group(self, group: list[_Waiting]) -> None:
+        connection = self._connection()
+        outcomes: list[tuple[Any, list[str]] | Exception] = []
+        with connection.begin():
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+            for waiting in group:
+                tx = Transaction(connection, self.clock(), self.dialect)
+                try:
+                    with connection.begin_nested():
+                        outcomes.append((waiting.function(tx), tx.topics))
+                except DBAPIError:
+                    raise
+                except Exception as error:
+                    outcomes.append(error)
+        for waiting, outcome in zip(group, outcomes, strict=True):
+            if isinstance(outcome, Exception):
+                waiting.outcome.set_exception(outcome)
+            else:
+                waiting.outcome.set_result(outcome)
 
     def _read(self, function: Callable[[Transaction], T]) -> tuple[T, list[str]]:
         return self._repeated(self._attempt_read, function)
