@@ -154,6 +154,20 @@ async def test_a_subscription_is_kept_and_used_in_a_private_sandbox_by_tools(pla
         await tools.refused("execute-sandbox-command", "no such AI subscription", **use)
 
 
+@pytest.mark.spec("SA-007", "SA-353")
+async def test_a_gateway_session_opened_by_a_tool_is_good_at_the_address_that_the_client_knows(plane: Plane) -> None:
+    async with tools_of(plane, await mcp_key(plane)) as tools:
+        sandbox_id = await tools.ready_sandbox()
+        session = await tools.done("open-sandbox-session", sandboxId=sandbox_id, scopes=["status", "exec"])
+        headers = {"Authorization": f"Bearer {session['token']}"}
+        async with httpx2.AsyncClient(headers=headers, timeout=30) as http:
+            assert (await http.get(f"{session['endpoint']}/status")).status_code == 200
+            started = await http.post(f"{session['endpoint']}/processes", json={"command": ["true"]})
+            assert started.status_code == 201, started.text
+    trail = expect(await plane.api.get("/audit", sandboxId=sandbox_id, action="start-sandbox-command"), 200)["entries"]
+    assert [(entry["actor"]["channel"], entry["actor"]["address"]) for entry in trail] == [("gateway", "127.0.0.1")]
+
+
 async def test_errors_of_tools_are_the_error_object_of_the_rest_api(plane: Plane) -> None:
     async with tools_of(plane, plane.api) as tools:
         by_tool = await tools.refused("get-sandbox", sandboxId="unknown")
@@ -304,3 +318,23 @@ async def test_stdio_says_in_a_sentence_why_it_cannot_serve(plane: Plane) -> Non
         assert "ATOLL_TOKEN" in await says(ATOLL_URL=url)
         assert "not known" in await says(ATOLL_URL=url, ATOLL_TOKEN="atoll_wrong")
     assert "cannot be reached" in await says(ATOLL_URL=url, ATOLL_TOKEN="atoll_wrong")
+
+
+async def test_garbage_is_refused_and_is_no_fault_of_the_server(plane: Plane) -> None:
+    async with served(plane) as api:
+        mine = {"Authorization": f"Bearer {api.token}", "Content-Type": "application/json", **ACCEPT}
+        call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call"}
+        bodies: list[Any] = [b"", b"{", b"[]", b"null", b"\xff", b"1", b"[" * 5_000]
+        strange = ({}, {"name": 5}, {"name": "get-sandbox", "arguments": []}, {"name": "x" * 100_000})
+        bodies += [json.dumps({**call, "params": params}).encode() for params in strange]
+        odd = {"accountId": {"a": [1]}, "sandboxId": ["x", None], "waitSeconds": 10**30}
+        bodies.append(json.dumps({**call, "params": {"name": "get-sandbox", "arguments": odd}}).encode())
+        bodies.append(b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"get-sandbox","arguments":'
+                      b'{"sandboxId":"\\ud800"}}}')  # fmt: skip
+        for body in bodies:
+            for more in ({}, {"MCP-Protocol-Version": "2025-06-18"}, {"MCP-Protocol-Version": "x"}, {"Host": "a b/?#"}):
+                answer = await api.client.post("/mcp", content=body, headers=mine | more)
+                assert answer.status_code < 500, (body[:100], more, answer.text)
+                assert "Traceback" not in answer.text
+        large = await api.client.post("/mcp", content=b" " * (12 * 1024 * 1024), headers=mine)
+        assert large.status_code == 413

@@ -11,7 +11,7 @@ from tests.plane import Api, Plane, expect, open_plane, refused
 from atoll.domain.billing import MICROS, Plan
 from atoll.domain.region import Region
 from atoll.domain.times import rfc3339
-from atoll.ops.identity import bootstrap
+from atoll.ops.identity import Restrict, bootstrap
 from atoll.system import random_id
 
 pytestmark = pytest.mark.both_databases
@@ -123,3 +123,14 @@ async def bill(plane: Plane, *, plan: Plan | None = None, credit: str) -> None:
             tx, random_id, account_name=name, image_digest=None, image_ref=None, plan=plan, credit_micros=micros
         )
     )
+
+
+@pytest.mark.spec("SA-009")
+async def test_a_token_bound_to_an_app_sees_the_usage_of_that_alone(plane: Plane, api: Api) -> None:
+    inside = (await api.ready_sandbox())["sandboxId"]
+    other = await plane.add_app("other")
+    await api.ready_sandbox(appId=other)
+    plane.clock.pass_seconds(10)
+    bound = await plane.caller(restrict=Restrict(apps=frozenset({api.ids.app})))
+    assert [used["sandboxId"] for used in expect(await bound.get("/usage"), 200)["sandboxes"]] == [inside]
+    refused(await bound.get("/usage", appId=other), 403, "other apps")

@@ -91,7 +91,7 @@ class McpEndpoint:
 
 async def _send(app: ASGIApp, caller: Request, wanted: ToolRequest) -> Response:
     async def by_mcp(scope: Scope, receive: Receive, send: Send) -> None:
-        await app({**scope, CHANNEL: Channel.MCP}, receive, send)
+        await app({**scope, "scheme": caller.scope["scheme"], CHANNEL: Channel.MCP}, receive, send)
 
     address = caller.client
     transport = httpx.ASGITransport(
@@ -101,6 +101,8 @@ async def _send(app: ASGIApp, caller: Request, wanted: ToolRequest) -> Response:
         "Authorization": caller.headers["authorization"],
         "Content-Type": "application/json",
         "X-Request-Id": caller.state.request_id,
+        # Answers that name the server name it as the client does.
+        "Host": caller.headers.get("host", "atoll"),
     }
     async with httpx.AsyncClient(transport=transport, base_url="http://atoll", trust_env=False, timeout=None) as http:  # noqa: S113 - every operation has its own limit
         answer = await http.request(
