@@ -40,6 +40,7 @@ class Instance:
     alive: bool = True
     answers: bool = True
     commands: dict[str, CommandState] = field(default_factory=dict)
+    ran: list[tuple[str, ...]] = field(default_factory=list)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     connection: ScriptedConnection | None = None
 
@@ -109,7 +110,10 @@ class ScriptedConnection:
         capture_bytes: int = 1_048_576,
     ) -> CommandResult:
         self._check()
-        return CommandResult(command_state(str(execution_id), running=False), b"", b"", False, False)
+        state = command_state(str(execution_id), running=False)
+        self._instance.commands[str(execution_id)] = state
+        self._instance.ran.append(tuple(argv))
+        return CommandResult(state, b"", b"", False, False)
 
     async def read(
         self, execution_id: UUID, *, from_seq: int = 0, max_bytes: int = 1_048_576, wait_seconds: float = 0
@@ -121,7 +125,9 @@ class ScriptedConnection:
     async def watch(self, execution_id: UUID) -> CommandState:
         while True:
             self._check()
-            state = self._instance.commands[str(execution_id)]
+            state = self._instance.commands.get(str(execution_id))
+            if state is None:
+                raise RuntimeFailure("no such execution", code=ErrorCode.EXECUTION_NOT_FOUND)
             if not state.running:
                 return state
             await asyncio.sleep(0.005)

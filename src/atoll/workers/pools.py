@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Coroutine
 from functools import partial
 from typing import Any
+from uuid import UUID
 
 import structlog
 
@@ -24,6 +25,7 @@ log = structlog.get_logger()
 _BACKOFF_SECONDS = 30.0
 _BOOTS_AT_ONCE = 2
 _REFILL_AFTER_SECONDS = 0.75
+_WARM_UP_SECONDS = 10.0
 
 
 class PoolWorker:
@@ -126,13 +128,21 @@ class PoolWorker:
             async with self._boots:
                 await services.driver.prepare_image(revision.image_digest)
                 await services.driver.create(instance_spec(instance_id, revision))
-            await services.agents.get(instance_id)
+            await self._warm_up(instance_id)
             await services.database.write(lambda tx: pools.mark_waiting(tx, instance_id))
         except Exception as failure:
             known = isinstance(failure, AtollError)
             log.warning("warm_boot_failed", instance_id=instance_id, reason=str(failure), exc_info=not known)
             self._not_before = asyncio.get_running_loop().time() + _BACKOFF_SECONDS
             await self._give_up(instance_id)
+
+    async def _warm_up(self, instance_id: str) -> None:
+        """Start a program: the first one in a sandbox takes twice as long as the next, and one that cannot start any is
+        of no use. That an image has no `true` is fine."""
+        agent = await self._services.agents.get(instance_id)
+        execution = UUID(self._services.new_id())
+        await agent.run(execution, ["true"], timeout_seconds=_WARM_UP_SECONDS)
+        await agent.forget(execution)
 
     async def _give_up(self, instance_id: str) -> None:
         try:

@@ -50,6 +50,8 @@ async def test_a_waiting_instance_is_claimed_instead_of_a_boot(world: World) -> 
     await world.next_life()
     await world.fill_pools()
     warm = next(iter(world.driver.live()))
+    waiting = world.driver.instances[warm]
+    assert (waiting.ran, waiting.commands) == ([("true",)], {}), "the first program has been started, and forgotten"
     world.driver.calls.clear()
     ready = await world.ready()
     assert (ready.instance_id, ready.is_warm_allocation) == (warm, True)
