@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from atoll.domain.audit import AuditEntry, AuditOutcome, AuditTarget
-from atoll.domain.errors import Forbidden, RuntimeFailure, SnapshotFailed
+from atoll.domain.errors import RuntimeFailure, SnapshotFailed
 from atoll.domain.identity import Principal
+from atoll.domain.restriction import check_whole_account
 from atoll.ops.access import authorize_read, load_sandbox
 from atoll.ops.services import Services
 from atoll.store import audit, identity
@@ -55,9 +56,9 @@ async def list_entries(
 
     def look(tx: Transaction) -> list[AuditEntry]:
         authorize_read(tx, principal, account_id)
-        if principal.restriction is not None and principal.restriction.is_narrow:
-            if wanted.sandbox_id is None:
-                raise Forbidden("The token is restricted to a part of the account; name a sandbox by sandboxId.")
+        if wanted.sandbox_id is None:
+            check_whole_account(principal.restriction)
+        elif principal.restriction is not None and principal.restriction.is_narrow:
             load_sandbox(tx, principal, account_id, wanted.sandbox_id)
         return audit.page(
             tx,
