@@ -53,7 +53,9 @@ def check_inside(
 def check_whole_account(restriction: Restriction | None) -> None:
     """Refuse what concerns the account as a whole to a token that is bound to a part of it."""
     if restriction is not None and restriction.is_narrow:
-        raise Forbidden("The token is restricted to a part of the account, and this is about all of it; name a sandbox inside.")
+        raise Forbidden(
+            "The token is restricted to a part of the account, and this is about all of it; name a sandbox inside."
+        )
 
 
 def is_inside(restriction: Restriction | None, app_id: str | None, template_id: str) -> bool:
