@@ -30,6 +30,7 @@ from atoll.ops.access import load_usable_sandbox
 from atoll.ops.command_admission import admit_or_resume
 from atoll.ops.gateway_session import GatewayCaller, check_again
 from atoll.ops.services import Services
+from atoll.store import sandboxes
 from atoll.store.database import Transaction
 
 CHECK_SECONDS = 5.0
@@ -93,7 +94,7 @@ async def translated(limit_seconds: float | None) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def while_allowed(services: Services, caller: GatewayCaller, scope: GatewayScope) -> AsyncIterator[None]:
-    """Cancel what is inside once the token has ended, and raise why (SA-354, SA-457)."""
+    """Cancel what is inside once the token has ended, and raise why (SA-354, SA-457). Until then it is activity."""
     task = asyncio.current_task()
     ended: list[AtollError] = []
 
@@ -103,6 +104,7 @@ async def while_allowed(services: Services, caller: GatewayCaller, scope: Gatewa
             await asyncio.sleep(min(CHECK_SECONDS, max(left, 0)))
             try:
                 await check_again(services, caller, frozenset({scope}))
+                await services.database.write(lambda tx: sandboxes.touch(tx, caller.sandbox_id))
             except AtollError as refused:
                 ended.append(refused)
                 if task is not None:
