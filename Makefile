@@ -6,6 +6,8 @@ VENV ?= .venv
 DATA_DIR ?= .atoll
 LISTEN ?= 127.0.0.1:8080
 TEST_PROCESSES ?= 3
+# The slowest first, so that no process is left alone with them at the end.
+SUITES := $(addprefix tests/,faults e2e contract inventory api store unit)
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.atoll-installed
 SOURCES := $(shell find src/atoll/agent/csrc -name '*.[ch]' 2>/dev/null)
@@ -42,7 +44,7 @@ test: test-setup $(STAMP) ## Run every check
 	@echo "==> formatting and lint" && $(BIN)/ruff format --check src tests bench examples setup.py && $(BIN)/ruff check src tests bench examples setup.py
 	@echo "==> types" && $(BIN)/mypy
 	@echo "==> import layers" && $(BIN)/lint-imports --no-logo
-	@echo "==> tests" && $(BIN)/python -m pytest --numprocesses=$(TEST_PROCESSES) --dist=loadfile $(PYTEST_ARGS)
+	@echo "==> tests" && $(BIN)/python -m pytest --numprocesses=$(TEST_PROCESSES) --dist=loadfile --no-loadscope-reorder $(or $(PYTEST_ARGS),$(SUITES))
 
 bench: test-setup $(STAMP) ## Measure, beside runsc, bubblewrap and Docker
 	@$(BIN)/python -m bench $(BENCH_ARGS)
