@@ -28,10 +28,10 @@ pytestmark = pytest.mark.gvisor
 class Box:
     """One sandbox, and its gateway for the holder of a token."""
 
-    def __init__(self, server: AtollServer, client: Client) -> None:
+    def __init__(self, server: AtollServer, client: Client, sandbox_id: str) -> None:
         self.server = server
         self.client = client
-        self.id = client.ready("files")
+        self.id = sandbox_id
         body = {"sandboxId": self.id, "scopes": ["exec", "file", "status"]}
         session = client.call("POST", "/sandbox/session", body)
         self.endpoint = session["endpoint"]
@@ -68,7 +68,7 @@ def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Box]:
         server.access()
         server.start()
         with server.client() as client:
-            made = Box(server, client)
+            made = Box(server, client, client.ready("files"))
             with made.http:
                 yield made
     finally:
@@ -319,3 +319,34 @@ def test_transfers_do_not_delay_commands(box: Box) -> None:
         stop.set()
         thread.join()
     assert slowest < 3
+
+
+@pytest.mark.spec("SA-358", "SA-360", "SA-456")
+def test_a_volume_is_reached_as_the_workspace_is_and_a_pause_ends_what_is_under_way(box: Box) -> None:
+    template = box.client.make_template("volume", persistenceMode="BOTH", mountPath="/data")
+    volume = Box(box.server, box.client, box.client.ready("volume", template_id=template))
+    try:
+        with volume.http:
+            assert volume.put("/data/folder/file", b"kept")["path"] == "/data/folder/file"
+            volume.run("set -e; ln -s /data/folder link; echo own > own")
+            assert volume.call("GET", "/files?path=link/file").content == b"kept"
+            assert volume.call("GET", "/files?path=/data/../etc/passwd").json()["errorCode"] == "PATH_ESCAPE"
+            moved = volume.call("POST", "/files/move", json={"from": "own", "to": "/data/own"})
+            assert (moved.status_code, moved.json()["data"]["reason"]) == (409, "other_file_system")
+            listed = volume.ok("GET", "/files/list?path=/data&depth=2")["entries"]
+            assert {"/data/folder", "/data/folder/file"} <= {it["path"] for it in listed}
+            assert volume.put("/data/folder/file", b"new")["size"] == 3
+
+            url = urlsplit(volume.endpoint)
+            with socket.create_connection((url.hostname, url.port), timeout=60) as connection:
+                head = f"PUT {url.path}/files?path=half HTTP/1.1\r\nHost: x\r\nContent-Length: 5000000\r\n"
+                connection.sendall(f"{head}Authorization: Bearer {volume.token}\r\n\r\n".encode() + b"x" * 2_000_000)
+                volume.run("for i in $(seq 300); do ls -A | grep -q part && exit 0; sleep 0.05; done; exit 1")
+                paused = box.client.call("POST", "/sandbox/pause", {"sandboxId": volume.id})["sandbox"]
+                assert paused["status"] == "SUSPENDED"
+                connection.sendall(b"x" * 1_000_000)
+                assert connection.recv(100).split()[1] in {b"409", b"503"}
+            assert volume.call("GET", "/files?path=/data/folder/file").content == b"new", "resumed by the call"
+            assert volume.run("ls -A; cat own") == "link\nown\nown\n"
+    finally:
+        box.client.terminate(volume.id)

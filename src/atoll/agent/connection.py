@@ -335,6 +335,15 @@ class AgentClient(asyncio.BufferedProtocol):
             payload = wire.encode_open_port(STREAM_CREDIT_BYTES, port)
         return await self._open_stream(payload)
 
+    async def end_streams(self) -> None:
+        """End every stream, and return once none writes any more; commands go on."""
+        try:
+            await self._ask_ok(Request.QUIET, b"", extra_seconds=_ENDING_SECONDS)
+        except RuntimeFailure as error:
+            # An agent from before there were streams has none.
+            if error.code is not ErrorCode.INVALID_REQUEST:
+                raise
+
     # Inside.
 
     async def _open_stream(self, payload: bytes) -> AgentStream:

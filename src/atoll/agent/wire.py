@@ -93,6 +93,8 @@ class Request(IntEnum):
     """No more bytes of a stream will come, and those that came are all."""
     CLOSE = 0x24
     """Nobody wants a stream any more; what it began is undone."""
+    QUIET = 0x25
+    """End all streams."""
 
 
 class Answer(IntEnum):

@@ -163,6 +163,10 @@ class AgentConnection(Protocol):
         """A TCP connection to a port of the sandbox's loopback; a refused one has ended, with the errno as its code."""
         ...
 
+    async def end_streams(self) -> None:
+        """End every stream with the code 254, and return once none writes any more; commands go on."""
+        ...
+
     def on_exit(self, callback: Callable[[CommandState], Awaitable[None] | None]) -> None:
         """Call back for the end of every started command, once per end on this connection."""
         ...

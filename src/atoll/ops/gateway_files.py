@@ -60,12 +60,15 @@ class Page:
 async def admit(services: Services, caller: GatewayCaller) -> Sandbox:
     """The caller's sandbox, resumed when it was paused (SA-360). Raises `Conflict` while it does not run."""
 
-    def look(tx: Transaction) -> Sandbox:
-        sandbox = load_usable_sandbox(tx, caller.principal, caller.account_id, caller.sandbox_id)
-        check_accepts_commands(sandbox)
-        return sandbox
+    return await admit_or_resume(
+        services, caller.principal, caller.account_id, caller.sandbox_id, lambda tx: _accepting(tx, caller)
+    )
 
-    return await admit_or_resume(services, caller.principal, caller.account_id, caller.sandbox_id, look)
+
+def _accepting(tx: Transaction, caller: GatewayCaller) -> Sandbox:
+    sandbox = load_usable_sandbox(tx, caller.principal, caller.account_id, caller.sandbox_id)
+    check_accepts_commands(sandbox)
+    return sandbox
 
 
 async def open_worker(services: Services, caller: GatewayCaller, operation: str, *arguments: bytes) -> FileWorker:
@@ -75,7 +78,14 @@ async def open_worker(services: Services, caller: GatewayCaller, operation: str,
     if sandbox.mount_path is not None:
         roots.append(sandbox.mount_path.encode())
     agent = await services.agents.get(str(sandbox.instance_id))
-    return FileWorker(await agent.open_files(worker_arguments(operation, *arguments, roots=roots)))
+    stream = await agent.open_files(worker_arguments(operation, *arguments, roots=roots))
+    try:
+        # A pause that began before the worker ends none of it: what it would write could be missing in the snapshot.
+        await services.database.read(lambda tx: _accepting(tx, caller))
+    except BaseException:
+        stream.close()
+        raise
+    return FileWorker(stream)
 
 
 @asynccontextmanager

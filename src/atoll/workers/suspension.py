@@ -50,7 +50,7 @@ async def archive(services: Services, sandbox: Sandbox, revision: Revision) -> S
     if pause.archived:
         return sandbox
     try:
-        await _check_reachable(services, sandbox)
+        await _make_quiet(services, sandbox)
         if not sandbox.persistence_mode.takes_snapshots:
             return await services.database.write(lambda tx: snapshots.commit_pause(tx, sandbox))
         snapshot = await _take(services, sandbox, pause, revision)
@@ -102,9 +102,11 @@ async def release(
     return await services.database.write(finish)
 
 
-async def _check_reachable(services: Services, sandbox: Sandbox) -> None:
+async def _make_quiet(services: Services, sandbox: Sandbox) -> None:
+    """End transfers of the gateway: what one of them has answered has to be in the snapshot, and nothing half done."""
     try:
-        await services.agents.get(str(sandbox.instance_id))
+        agent = await services.agents.get(str(sandbox.instance_id))
+        await agent.end_streams()
     except RuntimeFailure:
         raise _GivenUp(
             PauseFailure.UNREACHABLE, "The sandbox cannot be reached yet, so it was not paused; retry shortly."

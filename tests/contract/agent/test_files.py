@@ -494,3 +494,16 @@ async def test_a_transfer_that_nobody_reads_holds_up_nothing_else(sandbox: Sandb
         for stream in stalled:
             stream.close()
         until_true(lambda: sandbox.agent_files() < 20)
+
+
+async def test_transfers_end_when_quiet_is_asked_for_and_leave_nothing(agent: AgentClient, root: Path) -> None:
+    async with worker(agent, root, "write", "file", "") as work, worker(agent, root, "watch", "", "flat") as watch:
+        await watch.record()
+        await work.send(b"x" * 100_000)
+        until_true(lambda: len(content(root)) == 1)
+        await agent.end_streams()
+        assert content(root) == []
+        with pytest.raises(FileFault) as caught:
+            await work.finished()
+        assert caught.value.fault is Fault.STOPPED
+    await write(agent, root, "file", b"later")

@@ -40,6 +40,7 @@ REQUESTS = {
     wire.Request.CREDIT: wire.encode_u32(1000),
     wire.Request.FINISH: b"",
     wire.Request.CLOSE: b"",
+    wire.Request.QUIET: b"",
 }
 
 

@@ -31,7 +31,8 @@ DECODERS = [
     wire.decode_stats,
     wire.decode_collected,
     wire.decode_error,
-    wire.decode_pid,
+    wire.decode_number,
+    wire.decode_code,
     wire.decode_nothing,
 ]
 

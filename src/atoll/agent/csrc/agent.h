@@ -102,7 +102,7 @@ struct waiter {
     struct waiter *next;
     uint8_t type;
     uint32_t request;
-    struct command *command; /* NULL for STOP */
+    struct command *command; /* NULL for STOP and QUIET */
     uint64_t from;
     uint32_t max_bytes;
     uint64_t until;

@@ -109,6 +109,7 @@ static const char *decode_body(struct request *r, struct cursor *c) {
         return NULL;
     case REQ_FINISH:
     case REQ_CLOSE:
+    case REQ_QUIET:
         return NULL;
     case REQ_HELLO:
         r->epoch = take_u32(c);

@@ -72,6 +72,12 @@ static void handle_stop(struct agent *a, const struct request *r) {
     waiter_add(a, r, NULL, NEVER);
 }
 
+/* Nothing is written any more once this is answered: a snapshot can be taken. */
+static void handle_quiet(struct agent *a, const struct request *r) {
+    streams_stop(a);
+    waiter_add(a, r, NULL, NEVER);
+}
+
 static void handle_hello(struct agent *a, const struct request *r) {
     waiters_drop(a);
     streams_drop(a);
@@ -110,6 +116,7 @@ void request_handle(struct agent *a, const uint8_t *frame, size_t len) {
         case REQ_LIST: handle_list(a, &r); break;
         case REQ_STATS: memory_stats(a, r.id); break;
         case REQ_STOP: handle_stop(a, &r); break;
+        case REQ_QUIET: handle_quiet(a, &r); break;
         case REQ_OPEN: stream_open(a, &r); break;
         case REQ_DATA:
         case REQ_CREDIT:

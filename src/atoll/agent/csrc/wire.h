@@ -40,7 +40,8 @@ enum request_type {
     REQ_DATA = 0x21,
     REQ_CREDIT = 0x22,
     REQ_FINISH = 0x23,
-    REQ_CLOSE = 0x24
+    REQ_CLOSE = 0x24,
+    REQ_QUIET = 0x25
 };
 
 enum answer_type {
