@@ -24,6 +24,7 @@ from tests.unit.workers.world import World
 from atoll.domain.sandbox import Sandbox, SandboxStatus
 from atoll.store import pools, sandboxes
 from atoll.store.tables import sandbox_events
+from atoll.workers import pools as pool_worker
 
 S = SandboxStatus
 LEASE = timedelta(seconds=1)
@@ -223,6 +224,12 @@ async def check(world: World, script: str, harm: Harm) -> None:
     assert world.driver.live() == set(world.driver.instances) == owned
     claims = await world.store.write(lambda tx: sandboxes.claim_work(tx, "nobody", lease=LEASE, limit=100))
     assert claims == []
+
+
+@pytest.fixture(autouse=True)
+def prompt_refills(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pool lets a moment go by before it boots, here several hundred times."""
+    monkeypatch.setattr(pool_worker, "_REFILL_AFTER_SECONDS", 0)
 
 
 @pytest.mark.spec("SA-124", "SA-144", "SA-418")

@@ -9,6 +9,14 @@ import pytest
 from tests.databases import migrated_database, opened
 from tests.unit.workers.world import World
 
+from atoll.workers import pools
+
+
+@pytest.fixture(autouse=True)
+def prompt_refills(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pool lets a moment go by before it boots."""
+    monkeypatch.setattr(pools, "_REFILL_AFTER_SECONDS", 0)
+
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
