@@ -41,7 +41,12 @@ def test_the_examples_of_the_pages_work_as_they_stand(server: AtollServer, tmp_p
     )
     expected = {
         "audit.md": ('"action": "save-sandbox-template"', '"outcome": "accepted"', '"address": "127.0.0.1"'),
-        "gateway-files.md": ("hello, sandbox", "/workspace/data/in/first.txt file", "event: created", "the port says ready"),
+        "gateway-files.md": (
+            "hello, sandbox",
+            "/workspace/data/in/first.txt file",
+            "event: created",
+            "the port says ready",
+        ),
         "mcp.md": ("stdout:\nLinux", "restricted to other apps", " tools"),
     }
     for page, words in expected.items():
