@@ -18,7 +18,7 @@
 
 #include "clock.h"
 
-enum { PIPE_BYTES = 1024 * 1024, KEPT_BYTES = 1024 * 1024, CODE_STOPPED = 254, CODE_PROTOCOL = 255 };
+enum { PIPE_BYTES = 1024 * 1024, KEPT_BYTES = 1024 * 1024, PORTIONS = 4, CODE_STOPPED = 254, CODE_PROTOCOL = 255 };
 
 static struct stream *find(struct agent *a, uint32_t id) {
     for (struct stream *s = a->streams; s; s = s->next)
@@ -149,9 +149,8 @@ static bool may_send(const struct agent *a, const struct stream *s) {
     return s->credit > 0 && queue_len(&a->out) < STREAM_HIGH_WATER;
 }
 
-/* One portion a round, so that streams take turns. */
-static void take_output(struct agent *a, struct stream *s) {
-    if (s->out.fd < 0 || !may_send(a, s)) return;
+/* Returns whether there is most likely more. */
+static bool take_portion(struct agent *a, struct stream *s) {
     size_t want = s->credit < STREAM_BYTES_PER_FRAME ? (size_t)s->credit : STREAM_BYTES_PER_FRAME;
     size_t mark = frame_begin(&a->out, STREAM_DATA, s->id);
     ssize_t got = read(s->out.fd, queue_reserve(&a->out, want), want);
@@ -159,17 +158,24 @@ static void take_output(struct agent *a, struct stream *s) {
         queue_commit(&a->out, (size_t)got);
         frame_end(&a->out, mark);
         s->credit -= (uint64_t)got;
-        return;
+        return (size_t)got == want;
     }
     frame_cancel(&a->out, mark);
-    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return false;
     close_out(a, s);
     if (s->kind == STREAM_PORT && got < 0) {
         fail(a, s, (uint8_t)errno);
-        return;
+        return false;
     }
     if (s->kind == STREAM_PORT) frame_end(&a->out, frame_begin(&a->out, STREAM_FINISH, s->id));
     settle(a, s);
+    return false;
+}
+
+/* Some portions a round, so that streams take turns, and the shim is not woken for each. */
+static void take_output(struct agent *a, struct stream *s) {
+    for (int portion = 0; portion < PORTIONS && s->out.fd >= 0 && may_send(a, s); portion++)
+        if (!take_portion(a, s)) return;
 }
 
 void stream_event(struct agent *a, struct source *from, uint32_t events) {
