@@ -99,7 +99,7 @@ def test_what_was_executed_when_the_server_was_killed_is_settled_afterwards(serv
     client = server.client()
     sandbox_id = client.ready("executing")
     with ThreadPoolExecutor(1) as pool:
-        pending = pool.submit(client.execute, sandbox_id, ["sleep", "3"])
+        pending = pool.submit(client.execute, sandbox_id, ["sleep", "8"])
         with server.client() as other:
             other.until(sandbox_id, "BUSY")
         server.restart()
