@@ -49,7 +49,7 @@ void output_write(const void *data, size_t len) {
 }
 
 /* Bytes of the pipe that were read and not taken yet: it is emptied in large draughts, however small its parts are. */
-static uint8_t inbox[2 * PART_BYTES];
+static uint8_t inbox[PART_BYTES];
 static size_t inbox_at, inbox_len;
 
 static enum fault fill_inbox(void) {
