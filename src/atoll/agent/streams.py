@@ -19,7 +19,7 @@ from atoll.domain.errors import AtollError, ErrorCode, RuntimeFailure
 
 STREAM_CREDIT_BYTES = 1_048_576
 """What the agent may have sent of one stream and nobody has taken yet."""
-_GRANT_BYTES = STREAM_CREDIT_BYTES // 4
+_GRANT_BYTES = STREAM_CREDIT_BYTES // 2
 
 
 class _Write(Protocol):
