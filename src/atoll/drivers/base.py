@@ -15,6 +15,7 @@ from uuid import UUID
 
 from atoll.agent.streams import AgentStream
 from atoll.domain.command import AgentStats, CommandOutput, CommandResult, CommandState, PtySize, Started
+from atoll.domain.egress import EgressPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,8 @@ class InstanceSpec:
     ephemeral_disk_mb: int | None
     mounts: tuple[HostMount, ...] = ()
     """Outer folders first."""
+    egress: EgressPolicy | None = None
+    """All that it may reach; None is everything but infrastructure."""
 
 
 class Observed(StrEnum):

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
+from atoll.domain.egress import egress_policy
 from atoll.domain.template import Revision
 from atoll.drivers.base import HostMount, InstanceSpec
 
 
 def instance_spec(instance_id: str, revision: Revision, mounts: tuple[HostMount, ...] = ()) -> InstanceSpec:
-    """The spec of one instance of a revision."""
+    """The spec of one instance of a revision. Raises INVALID_REQUEST for a `networkControl` that cannot be enforced."""
     return InstanceSpec(
         instance_id=instance_id,
         image_digest=revision.image_digest,
@@ -21,10 +22,13 @@ def instance_spec(instance_id: str, revision: Revision, mounts: tuple[HostMount,
         pid_limit=revision.pid_limit,
         ephemeral_disk_mb=revision.ephemeral_disk_mb,
         mounts=mounts,
+        egress=egress_policy(revision.network_control),
     )
 
 
 def pool_key(revision: Revision) -> str:
     """Name everything that is booted alike: instances of one key are interchangeable."""
-    spec = asdict(instance_spec("", revision))
+    open_egress = replace(revision, network_control=None)
+    control = None if revision.network_control is None else asdict(revision.network_control)
+    spec = {**asdict(instance_spec("", open_egress)), "network_control": control}
     return hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()

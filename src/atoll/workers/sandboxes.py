@@ -17,6 +17,7 @@ from uuid import UUID
 import structlog
 
 from atoll.domain.command import CommandState, EndReason
+from atoll.domain.egress import egress_policy
 from atoll.domain.errors import AtollError, Conflict, ErrorCode, RuntimeFailure, StaleGeneration
 from atoll.domain.sandbox import PROVISIONING, Action, Sandbox, SandboxStatus
 from atoll.domain.template import Revision
@@ -200,7 +201,7 @@ class SandboxWorker:
         """Make sure of the claimed instance, or of the image of a new one."""
         database = self._services.database
         revision = await self._revision(sandbox)
-        _check_egress(revision)
+        egress_policy(revision.network_control)  # what cannot be enforced fails here, before anything is fetched
         if sandbox.is_warm_allocation:
             try:
                 await self._services.agents.get(str(sandbox.instance_id))
@@ -361,12 +362,3 @@ class SandboxWorker:
                 if current is None or current.generation != sandbox.generation:
                     return
                 await listener.wait(1.0)
-
-
-def _check_egress(revision: Revision) -> None:
-    """Fail a sandbox whose egress is to be restricted: no driver enforces that yet, and an open one would be a lie."""
-    if revision.network_control is not None and revision.network_control.restricts:
-        raise RuntimeFailure(
-            "This deployment cannot restrict egress yet, so a revision with networkControl cannot run here.",
-            code=ErrorCode.INVALID_REQUEST,
-        )

@@ -22,6 +22,7 @@ import structlog
 
 from atoll.agent.binary import agent_binary
 from atoll.agent.connection import AgentClient
+from atoll.domain.egress import EgressPolicy
 from atoll.domain.errors import ErrorCode, RuntimeFailure
 from atoll.drivers import process, shim
 from atoll.drivers.base import AgentConnection, InstanceSpec, Observation, Observed
@@ -80,6 +81,7 @@ class GvisorDriver:
             pool_size=settings.namespace_pool,
             address_range=settings.address_range,
             allowed_private=settings.allowed_private,
+            name_servers=settings.name_servers,
         )
         self._disk = DiskWatcher(self._to_watch, self._evict, seconds=settings.disk_look_seconds)
         self._processors = Processors(self._cgroups)
@@ -116,7 +118,7 @@ class GvisorDriver:
             self._cgroups.start()
         except OSError as error:
             raise classify.system_failure(error) from error
-        await self._network.start(self._slots_in_use)
+        await self._network.start(self._slots_in_use, self._restricted_slots())
         self._disk.start()
         self._processors.start()
 
@@ -228,6 +230,7 @@ class GvisorDriver:
         namespace = await self._network.take()
         try:
             records.write_slot(paths, namespace.slot)
+            await self._network.restrict(namespace.slot, spec.egress)
         except BaseException:
             self._network.give_back(namespace)
             raise
@@ -375,6 +378,14 @@ class GvisorDriver:
 
     def _slots_in_use(self) -> set[int]:
         return {slot for paths in self._all_paths() if (slot := records.read_slot(paths)) is not None}
+
+    def _restricted_slots(self) -> dict[int, EgressPolicy]:
+        found = {}
+        for paths in self._all_paths():
+            slot, spec = records.read_slot(paths), records.read_spec(paths)
+            if slot is not None and spec is not None and spec.egress is not None:
+                found[slot] = spec.egress
+        return found
 
     def _to_watch(self) -> list[Watched]:
         watched = []

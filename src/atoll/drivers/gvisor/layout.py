@@ -137,6 +137,11 @@ class Layout:
         return self.run_dir / "i"
 
     @property
+    def egress_dir(self) -> Path:
+        """What the egress proxy lets through, one file an address of a restricted sandbox."""
+        return self.run_dir / "egress"
+
+    @property
     def resolv_conf(self) -> Path:
         """Shared by all sandboxes, read-only."""
         return self.run_dir / "resolv.conf"

@@ -11,17 +11,19 @@ import asyncio
 import contextlib
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from ipaddress import IPv4Network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address
 from pathlib import Path
 
 import structlog
 
+from atoll.domain.egress import EgressPolicy
 from atoll.domain.errors import ErrorCode, RuntimeFailure
 from atoll.drivers import process
 from atoll.drivers.gvisor import addresses
 from atoll.drivers.gvisor.addresses import AddressPlan
+from atoll.drivers.gvisor.egress import EgressProxy
 from atoll.drivers.gvisor.layout import Layout
 from atoll.drivers.gvisor.nftables import ruleset
 
@@ -58,8 +60,13 @@ class Network:
         pool_size: int,
         address_range: IPv4Network,
         allowed_private: Sequence[str] = (),
+        name_servers: Sequence[str] = (),
     ) -> None:
         self._layout = layout
+        self._proxy = EgressProxy(layout.egress_dir, name_servers=name_servers, allowed=allowed_private)
+        self._restricted: dict[int, EgressPolicy] = {}
+        """The policies in force, by slot; what is in the folders of the instances is the truth."""
+        self._loading = asyncio.Lock()
         self._pool_size = pool_size
         self._address_range = address_range
         self._allowed_private = allowed_private
@@ -71,12 +78,14 @@ class Network:
         self._want = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
-    async def start(self, in_use: Callable[[], set[int]]) -> None:
+    async def start(self, in_use: Callable[[], set[int]], restricted: Mapping[int, EgressPolicy]) -> None:
         """Put the rules in force, then let the machine forward, then remove what an earlier process left, then fill
-        the pool."""
+        the pool. `restricted`: the policies of the sandboxes that there are, by slot."""
         self._ipv6 = _ipv6_is_there()
         self._plan = await self._choose_plan()
-        await self._load_rules()
+        self._restricted = dict(restricted)
+        async with self._loading:
+            await self._load_rules()
         _let_the_machine_forward(ipv6=self._ipv6)
         await self.remove(slot for slot in self.existing() if slot not in in_use())
         self._tasks = [asyncio.create_task(self._keep_full()), asyncio.create_task(self._keep_order())]
@@ -87,6 +96,7 @@ class Network:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
+        await self._proxy.stop()
         unused, self._ready = self._ready, []
         await self.remove(namespace.slot for namespace in unused)
 
@@ -96,6 +106,17 @@ class Network:
         if 2 * len(self._ready) <= self._pool_size:
             self._want.set()
         return namespace
+
+    async def restrict(self, slot: int, policy: EgressPolicy | None) -> None:
+        """Put the policy of the next sandbox of a slot in force, before it starts."""
+        async with self._loading:
+            if self._restricted.get(slot) == policy:
+                return
+            if policy is None:
+                del self._restricted[slot]
+            else:
+                self._restricted[slot] = policy
+            await self._load_rules()
 
     def give_back(self, namespace: Namespace) -> None:
         """Return one that was taken and not written down anywhere."""
@@ -137,6 +158,7 @@ class Network:
     async def remove_rules(self) -> None:
         """Take the rules out of the machine; only when no sandbox is left (tests, uninstalling)."""
         await process.run(["nft", "delete", "table", "inet", self._layout.table], timeout=_IP_SECONDS, check=False)
+        self._proxy.remove_policies()
 
     def _namespace(self, slot: int) -> Namespace:
         return Namespace(slot, f"{self._layout.namespace_prefix}{slot}", f"{self._layout.interface_prefix}{slot}")
@@ -161,7 +183,21 @@ class Network:
 
     async def _load_rules(self) -> None:
         assert self._plan is not None  # noqa: S101 - start() chose it
-        text = ruleset(self._layout.table, self._layout.interface_prefix, self._plan, self._allowed_private)
+        plan, policies = self._plan, self._restricted
+        by_address: dict[IPv4Address | IPv6Address, EgressPolicy] = {}
+        for slot, policy in policies.items():
+            ends = plan.slot(slot)
+            by_address |= {ends.sandbox4: policy, ends.sandbox6: policy}
+        await asyncio.to_thread(self._proxy.replace_policies, by_address)
+        by_name = any(policy.domains for policy in policies.values())
+        text = ruleset(
+            self._layout.table,
+            self._layout.interface_prefix,
+            plan,
+            self._allowed_private,
+            restricted={self._namespace(slot).interface: policy for slot, policy in policies.items()},
+            proxy=await self._proxy.start() if by_name else self._proxy.ports,
+        )
         try:
             await process.run(["nft", "-f", "-"], input=text.encode(), timeout=_IP_SECONDS)
         except process.ProgramError as error:
@@ -193,7 +229,8 @@ class Network:
         tables = await process.run(["nft", "list", "tables", "inet"], timeout=_IP_SECONDS)
         if f"table inet {self._layout.table}".encode() not in tables.stdout.splitlines():
             _log.warning("packet rules were gone and are put back", table=self._layout.table)
-            await self._load_rules()
+            async with self._loading:
+                await self._load_rules()
 
     async def _keep_full(self) -> None:
         # Filled again when half empty, several at once: each by itself would compete with the boot that took the last.

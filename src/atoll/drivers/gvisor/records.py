@@ -10,6 +10,7 @@ import os
 from dataclasses import asdict
 from pathlib import Path
 
+from atoll.domain.egress import EgressPolicy
 from atoll.drivers.base import HostMount, InstanceSpec
 from atoll.drivers.gvisor.layout import InstancePaths
 
@@ -33,7 +34,10 @@ def read_spec(paths: InstancePaths) -> InstanceSpec | None:
         found = json.loads(paths.spec.read_text())
         command = found.pop("command")
         mounts = tuple(HostMount(**mount) for mount in found.pop("mounts", ()))
-        return InstanceSpec(command=None if command is None else tuple(command), mounts=mounts, **found)
+        egress = found.pop("egress", None)
+        if egress is not None:
+            egress = EgressPolicy(tuple(egress["addresses"]), tuple(egress["domains"]))
+        return InstanceSpec(command=None if command is None else tuple(command), mounts=mounts, egress=egress, **found)
     except (OSError, ValueError, TypeError, KeyError):
         return None
 

@@ -4,6 +4,7 @@ from ipaddress import IPv4Network, ip_address, ip_network
 
 import pytest
 
+from atoll.domain import reserved_ranges
 from atoll.drivers.gvisor import addresses
 from atoll.drivers.gvisor.nftables import ruleset
 
@@ -12,7 +13,7 @@ PLAN = addresses.plan("abc123", RANGE, [])
 
 
 def denied(address: str) -> bool:
-    ranges = addresses.DENIED_IPV4 if ip_address(address).version == 4 else addresses.DENIED_IPV6
+    ranges = reserved_ranges.DENIED_IPV4 if ip_address(address).version == 4 else reserved_ranges.DENIED_IPV6
     return any(ip_address(address) in ip_network(network) for network in ranges)
 
 
