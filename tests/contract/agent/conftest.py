@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.contract.agent.file_work import root as root
 
 from atoll.agent.binary import AgentBinaryMissingError, agent_binary
 from atoll.agent.connection import AgentClient
