@@ -47,6 +47,7 @@ def test_the_examples_of_the_pages_work_as_they_stand(server: AtollServer, tmp_p
             "event: created",
             "the port says ready",
         ),
+        "network-control.md": ('"domainAllowlist":["github.com"]', "Could not resolve host: example.com", "TERMINATED"),
         "mcp.md": ("stdout:\nLinux", "restricted to other apps", " tools"),
     }
     for page, words in expected.items():

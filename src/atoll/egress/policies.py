@@ -1,0 +1,49 @@
+"""Whose connection it is, and which names they may reach: the files that the driver writes, and the patterns in them.
+
+Read anew for every connection and query, so a policy holds from the moment its file is there.
+"""
+
+from __future__ import annotations
+
+import json
+from ipaddress import IPv6Address, ip_address
+from pathlib import Path
+
+_LONGEST_NAME = 253
+
+
+def peer_of(address: str) -> str:
+    """The address of a peer in the form that files are named by; that of an IPv4 peer on a socket of both versions
+    without its prefix."""
+    parsed = ip_address(address.partition("%")[0])
+    if isinstance(parsed, IPv6Address) and parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    return str(parsed)
+
+
+def normal_name(text: str) -> str | None:
+    """A name as patterns are written: lower case, ASCII, without a final dot; None when it is none."""
+    name = text.lower().removesuffix(".")
+    if not name.isascii() or not 0 < len(name) <= _LONGEST_NAME or not all(name.split(".")):
+        return None
+    return name
+
+
+def is_listed(name: str, patterns: list[str]) -> bool:
+    """Whether a pattern covers a normal name. `*.a` covers what is below `a`, at any depth, and not `a`."""
+    return any(name.endswith(each[1:]) if each.startswith("*.") else name == each for each in patterns)
+
+
+class Policies:
+    """The policies in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def allows(self, peer: str, name: str) -> bool:
+        """Whether the sandbox at an address may reach a normal name. One without a readable policy may reach none."""
+        try:
+            domains = json.loads((self._folder / f"{peer}.json").read_text())["domains"]
+            return is_listed(name, domains)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return False

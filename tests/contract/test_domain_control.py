@@ -1,0 +1,192 @@
+"""A list of domains on real gVisor: names, web and TLS through the proxy, and no way around it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from tests.contract import internet as test_internet
+from tests.contract.rigs import GvisorRig, gvisor_rig, processes_naming
+from tests.contract.web import NAME_SERVER, Asked, web
+from tests.images import default_image_store
+
+from atoll.domain.egress import EgressPolicy
+from atoll.drivers.base import AgentConnection
+from atoll.drivers.contract import created, run, until
+from atoll.drivers.contract_isolation import Internet, reach
+from atoll.drivers.gvisor.probe import RunscTraits
+
+pytestmark = pytest.mark.gvisor
+
+DOMAINS = ("allowed.example", "*.wild.example", "inner.example")
+_PROBE = r"""
+import json, socket, ssl, struct, sys
+def get(host, port, name, sni=None, header=None):
+    try:
+        link = socket.create_connection((host, port), 4)
+        link.settimeout(4)
+        if sni is not None:
+            context = ssl.create_default_context(); context.check_hostname = False; context.verify_mode = ssl.CERT_NONE
+            link = context.wrap_socket(link, server_hostname=sni or None)
+        link.sendall(f"GET / HTTP/1.1\r\nHost: {header or name}\r\nConnection: close\r\n\r\n".encode())
+        answer = b""
+        while more := link.recv(4096): answer += more
+        status, _, body = answer.decode().partition("\r\n\r\n")
+        return f"{status.split()[1]} {body}".strip() if answer else "closed"
+    except OSError as error:
+        return type(error).__name__
+def tunnel(target, sni):
+    try:
+        link = socket.create_connection(("198.51.100.1", 3128), 4); link.settimeout(4)
+        link.sendall(f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n".encode())
+        head = link.recv(4096).decode()
+        if " 200" not in head.split("\r\n")[0]: return head.split()[1]
+        context = ssl.create_default_context(); context.check_hostname = False; context.verify_mode = ssl.CERT_NONE
+        link = context.wrap_socket(link, server_hostname=sni)
+        link.sendall(f"GET / HTTP/1.1\r\nHost: {sni}\r\nConnection: close\r\n\r\n".encode())
+        answer = b""
+        while more := link.recv(4096): answer += more
+        return answer.decode().rpartition("\r\n")[2]
+    except (OSError, IndexError) as error:
+        return type(error).__name__
+def ask(server, name, kind):
+    labels = b"".join(bytes([len(part)]) + part.encode() for part in name.split("."))
+    query = struct.pack(">HHHHHH", 7, 256, 1, 0, 0, 0) + labels + b"\0" + struct.pack(">HH", kind, 1)
+    link = socket.socket(socket.AF_INET6 if ":" in server else socket.AF_INET, socket.SOCK_DGRAM); link.settimeout(3)
+    try:
+        link.sendto(query, (server, 53)); answer = link.recv(4096)
+        return [answer[3] & 15, struct.unpack(">H", answer[6:8])[0]]
+    except OSError as error:
+        return type(error).__name__
+calls = {"get": get, "tunnel": tunnel, "ask": ask}
+print(json.dumps([calls[what](*given) for what, *given in json.loads(sys.argv[1])]))
+"""
+
+
+@pytest.fixture(scope="module")
+def internet() -> Iterator[Internet]:
+    with test_internet.internet() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def queries(internet: Internet, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
+    with web(tmp_path_factory.mktemp("web")) as asked:
+        yield asked
+
+
+@pytest.fixture
+async def rig(image_digest: str, traits: RunscTraits, runsc: Path, queries: Asked) -> AsyncIterator[GvisorRig]:
+    store = default_image_store()
+    async with gvisor_rig(store, image_digest, traits, runsc=runsc, name_servers=(NAME_SERVER,)) as made:
+        yield made
+
+
+async def probe(agent: AgentConnection, *calls: tuple[object, ...]) -> list[object]:
+    result = await run(agent, "python3", "-c", _PROBE, json.dumps(calls), timeout_seconds=60)
+    assert result.state.exit_code == 0, result.stderr.decode()
+    answers: list[object] = json.loads(result.stdout)
+    return answers
+
+
+def https(name: str, *, sni: str | None = None, host: str | None = None) -> tuple[object, ...]:
+    return "get", host or name, 443, name, sni or name
+
+
+@pytest.mark.spec("SA-191")
+async def test_listed_names_are_reached_and_no_other(rig: GvisorRig, internet: Internet, queries: Asked) -> None:
+    agent = await created(rig, egress=EgressPolicy((), DOMAINS))
+    answers = await probe(
+        agent,
+        https("allowed.example"),
+        ("get", "allowed.example", 80, "allowed.example"),
+        https("deep.er.wild.example"),
+        https("wild.example"),
+        https("other.example"),
+        ("get", "other.example", 80, "other.example"),
+    )
+    assert answers[:3] == ["200 tls allowed.example", "200 plain allowed.example", "200 tls deep.er.wild.example"]
+    assert set(answers[3:]) == {"gaierror"}
+    assert "other.example" not in queries(), "a name that is not listed is asked of nobody"
+
+
+@pytest.mark.spec("SA-191")
+async def test_there_is_no_way_around_the_proxy(rig: GvisorRig, internet: Internet, queries: Asked) -> None:
+    agent = await created(rig, egress=EgressPolicy((), DOMAINS))
+    four, six = internet.public
+    answers = await probe(
+        agent,
+        https("other.example", host=four),
+        https("other.example", host=six),
+        ("get", four, 443, "allowed.example", ""),
+        ("get", four, 80, "other.example"),
+        ("get", "allowed.example", 80, "allowed.example", None, "other.example"),
+        ("tunnel", "allowed.example:443", "allowed.example"),
+        ("tunnel", "allowed.example:443", "other.example"),
+        ("tunnel", "other.example:443", "allowed.example"),
+        ("tunnel", f"{four}:443", "allowed.example"),
+        ("tunnel", "allowed.example:22", "allowed.example"),
+        ("ask", four, "secret.other.example", 16),
+        ("ask", "198.51.100.1", "secret.other.example", 1),
+        ("ask", six, "secret.other.example", 1),
+        ("ask", four, "allowed.example", 1),
+    )
+    for refused in answers[:3]:
+        assert refused not in {"200 tls other.example", "200 tls allowed.example"}
+    assert str(answers[3]).startswith("403") and str(answers[4]).startswith("403")
+    assert answers[5] == "tls allowed.example"
+    for refused in answers[6:10]:
+        assert "tls" not in str(refused)
+    assert [answers[10][0], answers[11][0], answers[12][0]] == [5, 5, 5]  # type: ignore[index]  # REFUSED
+    assert answers[13] == [0, 1]
+    assert "secret" not in queries()
+    assert set((await reach(agent, internet.public + internet.inner + internet.host, internet.port)).values()) == {None}
+
+
+@pytest.mark.spec("SA-197")
+async def test_a_listed_name_of_a_private_address_leads_nowhere(
+    rig: GvisorRig, internet: Internet, queries: Asked
+) -> None:
+    agent = await created(rig, egress=EgressPolicy((), DOMAINS))
+    answers = await probe(
+        agent,
+        https("inner.example", host=internet.public[0]),
+        ("get", internet.public[0], 80, "inner.example"),
+    )
+    assert "tls" not in str(answers[0]) and "plain" not in str(answers[1])
+
+
+@pytest.mark.spec("SA-192", "SA-193")
+async def test_neither_list_narrows_the_other(rig: GvisorRig, internet: Internet, queries: Asked) -> None:
+    four, six = internet.public
+    agent = await created(rig, egress=EgressPolicy((f"{six}/128",), ("allowed.example",)))
+    assert await reach(agent, (four, six), internet.port) == {four: None, six: "hello"}
+    answers = await probe(agent, https("allowed.example", host=four), https("unlisted.example", host=six))
+    assert answers == ["200 tls allowed.example", "200 tls unlisted.example"]
+
+
+@pytest.mark.spec("SA-191")
+async def test_without_the_proxy_nothing_passes_and_a_new_one_serves_again(
+    rig: GvisorRig, internet: Internet, queries: Asked
+) -> None:
+    agent = await created(rig, egress=EgressPolicy((), DOMAINS))
+    assert await probe(agent, https("allowed.example")) == ["200 tls allowed.example"]
+    (line,) = [one for one in processes_naming(str(rig.layout.egress_dir)) if "atoll.egress" in one]
+    os.kill(int(line.split()[1].rstrip(":")), signal.SIGKILL)
+    await until(lambda: _serves_again(agent))
+    await rig.driver.stop()
+    assert await probe(agent, https("allowed.example", host=internet.public[0])) != ["200 tls allowed.example"]
+    driver = await rig.restarted()
+    try:
+        again = await driver.connect("one")
+        await until(lambda: _serves_again(again))
+    finally:
+        await driver.stop()
+
+
+async def _serves_again(agent: AgentConnection) -> bool:
+    return await probe(agent, https("allowed.example")) == ["200 tls allowed.example"]
