@@ -27,7 +27,7 @@ stub processes, and both it and Python let their heaps breathe."""
 
 def look(server: AtollServer, client: Client, sandbox_id: str) -> Holdings:
     """What is held now; the sandbox is the only one of the server."""
-    inside = client.execute(sandbox_id, ["sh", "-c", "ls -d /proc/[0-9]* | wc -l; grep VmRSS /proc/1/status"])
+    inside = client.execute(sandbox_id, ["sh", "-c", "set -- /proc/[0-9]*; echo $#; grep VmRSS /proc/1/status"])
     words = inside.stdout.split()
     [instance_id] = leaks.instances(server.data_dir)
     pids = leaks.instance_processes(server.data_dir, instance_id)
