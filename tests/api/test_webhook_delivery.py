@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from standardwebhooks import Webhook
-from tests.plane import Api, Plane, open_plane, until
+from tests.plane import Api, Plane, expect, open_plane, until
 from tests.webhook_receiver import (
     HOST,
     SECRET,
@@ -423,3 +423,23 @@ async def test_a_receiver_that_hangs_does_not_hold_up_the_others(database_url: s
             await quick.wait_for(1, seconds=3)
             assert slow.connections == 4, "no host gets more than its share"
         never.set()
+
+
+@pytest.mark.spec("SA-287")
+@pytest.mark.parametrize(("terminal", "kind"), [(None, "EXEC"), ({"rows": 24, "cols": 80}, "PTY")])
+async def test_the_end_of_a_process_or_terminal_of_the_gateway_is_told_too(
+    plane: Plane, api: Api, receiver: Receiver, terminal: dict[str, int] | None, kind: str
+) -> None:
+    sandbox_id = await sandbox_with_webhook(api)
+    opened = expect(await api.post("/sandbox/session", sandboxId=sandbox_id, scopes=["exec", "pty"]), 200)
+    body = {"command": ["sh", "-c", "printf hello; exit 3"], **({} if terminal is None else {"pty": terminal})}
+    gateway = plane.anonymous(opened["token"])
+    started = expect(await gateway.send("POST", f"{opened['endpoint']}/processes", json=body), 201)["execution"]
+    (received,) = await receiver.wait_for(1, seconds=5)
+    assert received.event["id"] == f"evt_{started['executionId']}"
+    told = {
+        name: received.event["data"][name]
+        for name in ("sandboxId", "executionType", "status", "exitCode", "stdoutBytes")
+    }
+    assert told == {"sandboxId": sandbox_id, "executionType": kind, "status": "FAILED", "exitCode": 3, "stdoutBytes": 5}
+    assert "hello" not in received.body.decode()
