@@ -15,6 +15,7 @@ from tests.contract.web import NAME_SERVER, Asked, web
 from tests.images import default_image_store
 
 from atoll.domain.egress import EgressPolicy
+from atoll.drivers import process
 from atoll.drivers.base import AgentConnection
 from atoll.drivers.contract import created, run, until
 from atoll.drivers.contract_isolation import Internet, reach
@@ -167,6 +168,22 @@ async def test_neither_list_narrows_the_other(rig: GvisorRig, internet: Internet
     assert await reach(agent, (four, six), internet.port) == {four: None, six: "hello"}
     answers = await probe(agent, https("allowed.example", host=four), https("unlisted.example", host=six))
     assert answers == ["200 tls allowed.example", "200 tls unlisted.example"]
+
+
+async def test_the_proxy_is_nobody_and_knows_nothing_of_the_server(
+    rig: GvisorRig, internet: Internet, queries: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ATOLL_SOMETHING", "secret")
+    agent = await created(rig, egress=EgressPolicy((), DOMAINS))
+    assert await probe(agent, https("allowed.example")) == ["200 tls allowed.example"]
+    (line,) = [one for one in processes_naming(str(rig.layout.egress_dir)) if "atoll.egress" in one]
+    pid = line.split()[1].rstrip(":")
+    status = await process.run(["cat", f"/proc/{pid}/status"], timeout=10)
+    fields = dict(each.split(":\t", 1) for each in status.stdout.decode().splitlines() if ":\t" in each)
+    assert set(fields["Uid"].split() + fields["Gid"].split()) == {"65534"}
+    assert (fields["CapEff"], fields["CapPrm"], fields["Groups"].strip()) == ("0" * 16, "0" * 16, "")
+    environment = await process.run(["cat", f"/proc/{pid}/environ"], timeout=10)
+    assert b"ATOLL_" not in environment.stdout
 
 
 @pytest.mark.spec("SA-191")

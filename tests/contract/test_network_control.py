@@ -100,7 +100,7 @@ async def test_a_list_holds_while_the_control_plane_is_away_and_when_the_rules_w
         await driver.stop()
 
 
-async def test_a_list_keeps_datagrams_and_pings_back_too(rig: GvisorRig, internet: Internet) -> None:
+async def test_a_list_keeps_datagrams_back_too(rig: GvisorRig, internet: Internet) -> None:
     agent = await created(rig, egress=EgressPolicy(("192.0.2.1/32",), ()))
     namespace = f"atoll-test-{os.getpid()}"
     watch = ["ip", "netns", "exec", namespace, "cat", "/proc/net/dev"]

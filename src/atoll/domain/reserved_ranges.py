@@ -10,6 +10,7 @@ DENIED_IPV4 = (
     "10.0.0.0/8",
     "100.64.0.0/10",
     "127.0.0.0/8",
+    "168.63.129.16/32",
     "169.254.0.0/16",
     "172.16.0.0/12",
     "192.0.0.0/24",
@@ -21,8 +22,8 @@ DENIED_IPV4 = (
     "224.0.0.0/4",
     "240.0.0.0/4",
 )
-"""Private, carrier-grade NAT, loopback, link-local with the metadata service, protocol, benchmark, multicast and
-reserved ranges.
+"""Private, carrier-grade NAT, loopback, one cloud's host agent, link-local with the metadata service, protocol,
+benchmark, multicast and reserved ranges.
 
 203.0.113.0/24 is left out on purpose: nothing lives there, and the tests use it as their internet."""
 

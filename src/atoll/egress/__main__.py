@@ -5,15 +5,21 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import encodings.idna  # noqa: F401 - asyncio loads it when it first connects, which is too late
+import os
 import signal
 import socket
 import sys
 from pathlib import Path
 
+import dns.rdata
+
 from atoll.egress.name_server import NameServer, datagrams
 from atoll.egress.policies import Policies
 from atoll.egress.proxy import Proxy
 from atoll.egress.resolve import Resolver
+
+_NOBODY = 65_534
 
 
 def _arguments() -> argparse.Namespace:
@@ -26,9 +32,20 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def _drop_privileges() -> None:
+    """Be nobody: what is parsed here comes from hostile sandboxes. Modules are loaded before, since they may lie where
+    nobody can read them."""
+    dns.rdata.load_all_types()  # type: ignore[no-untyped-call]  # of dnspython
+    if os.geteuid() == 0:
+        os.setgroups([])
+        os.setresgid(_NOBODY, _NOBODY, _NOBODY)
+        os.setresuid(_NOBODY, _NOBODY, _NOBODY)
+
+
 async def _serve(given: argparse.Namespace) -> None:
     policies, resolver = Policies(given.policies), Resolver(given.name_server, given.allow)
     proxy, names = Proxy(policies, resolver), NameServer(policies, resolver)
+    _drop_privileges()
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, ended.set)

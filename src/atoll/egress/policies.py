@@ -6,6 +6,7 @@ Read anew for every connection and query, so a policy holds from the moment its 
 from __future__ import annotations
 
 import json
+import os
 from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 
@@ -38,12 +39,15 @@ class Policies:
     """The policies in a folder."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        # By its descriptor, since the folders above it are closed to the user that this process becomes.
+        self._folder = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def allows(self, peer: str, name: str) -> bool:
         """Whether the sandbox at an address may reach a normal name. One without a readable policy may reach none."""
         try:
-            domains = json.loads((self._folder / f"{peer}.json").read_text())["domains"]
+            descriptor = os.open(f"{peer}.json", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._folder)
+            with os.fdopen(descriptor, encoding="utf-8") as file:
+                domains = json.load(file)["domains"]
             return is_listed(name, domains)
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return False

@@ -74,17 +74,20 @@ class Proxy:
         if server is not None:
             await _relay(client, server, begun)
 
-    async def _http(self, peer: str, client: Stream, begun: bytes) -> None:
+    async def _tunnelled(self, peer: str, client: Stream, begun: bytes) -> None:
+        await self._http(peer, client, begun, may_tunnel=False)
+
+    async def _http(self, peer: str, client: Stream, begun: bytes, *, may_tunnel: bool = True) -> None:
         head, _ = await _read_until(client[0], begun, request_head.request_head, 2 * request_head.MAX_BYTES)
         port = head.port
-        allowed = port in {TLS_PORT, HTTP_PORT} if head.tunnel else port == HTTP_PORT
+        allowed = may_tunnel and port in {TLS_PORT, HTTP_PORT} if head.tunnel else port == HTTP_PORT
         if not allowed or not self._policies.allows(peer, head.name):
             await _refuse(client[1], head.name)
             return
         if head.tunnel:
             # What is inside has to name where it goes, too: a listed name must not lead to another one behind it.
             client[1].write(b"HTTP/1.1 200 Connection established\r\n\r\n")
-            await (self._tls if port == TLS_PORT else self._http)(peer, client, head.rest)
+            await (self._tls if port == TLS_PORT else self._tunnelled)(peer, client, head.rest)
             return
         server = await self._connect(peer, head.name, HTTP_PORT)
         if server is None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import shutil
 import socket
 import sys
@@ -44,7 +45,8 @@ class EgressProxy:
 
     def replace_policies(self, policies: Mapping[IPv4Address | IPv6Address, EgressPolicy]) -> None:
         """Know exactly these, by the sandbox's address. Blocks."""
-        self._policies.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._policies.mkdir(parents=True, exist_ok=True)
+        self._policies.chmod(0o755)  # for a process without privileges, in a folder that only root can enter
         wanted = {f"{address}.json": policy for address, policy in policies.items() if policy.domains}
         for file in self._policies.iterdir():
             if file.name not in wanted:
@@ -52,6 +54,7 @@ class EgressProxy:
         for name, policy in wanted.items():
             partial = self._policies / f".{name}"
             partial.write_text(json.dumps({"domains": policy.domains}))
+            partial.chmod(0o644)
             partial.replace(self._policies / name)
 
     async def start(self) -> ProxyPorts:
@@ -98,6 +101,7 @@ class EgressProxy:
                 *self._argv(),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.DEVNULL,
+                env=_environment(),
                 pass_fds=[each.fileno() for each in self._sockets.values()],
             )
             try:
@@ -117,6 +121,12 @@ class EgressProxy:
         for network in self._allowed:
             argv += ["--allow", network]
         return argv
+
+
+def _environment() -> dict[str, str]:
+    """Nothing of the server's but where its modules are: its variables may hold secrets."""
+    kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
+    return {**kept, "LANG": "C.UTF-8"}
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

@@ -96,7 +96,12 @@ class Network:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
+        serving = self._proxy.ports is not None
         await self._proxy.stop()
+        if serving:
+            # Nothing may be turned to ports that somebody else could take.
+            async with self._loading:
+                await self._load_rules(by_name=False)
         unused, self._ready = self._ready, []
         await self.remove(namespace.slot for namespace in unused)
 
@@ -181,7 +186,7 @@ class Network:
         kept.write_text(f"{plan.range4}\n")
         return plan
 
-    async def _load_rules(self) -> None:
+    async def _load_rules(self, *, by_name: bool = True) -> None:
         assert self._plan is not None  # noqa: S101 - start() chose it
         plan, policies = self._plan, self._restricted
         by_address: dict[IPv4Address | IPv6Address, EgressPolicy] = {}
@@ -189,7 +194,7 @@ class Network:
             ends = plan.slot(slot)
             by_address |= {ends.sandbox4: policy, ends.sandbox6: policy}
         await asyncio.to_thread(self._proxy.replace_policies, by_address)
-        by_name = any(policy.domains for policy in policies.values())
+        by_name = by_name and any(policy.domains for policy in policies.values())
         text = ruleset(
             self._layout.table,
             self._layout.interface_prefix,
