@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bench.figures import Result
-from bench.measures import burst, claims, create, execute, files, memory, output, pause, pty
+from bench.measures import burst, claims, create, egress, execute, files, memory, output, pause, pty
 from bench.setting import Setting
 
 Measure = Callable[[Setting], Result]
@@ -23,4 +23,5 @@ MEASURES: dict[str, Measure] = {
     "pause": pause.pause,
     "pty": pty.pty,
     "files": files.files,
+    "egress": egress.egress,
 }

@@ -28,6 +28,7 @@ INNER = (
     "64:ff9b::a4d:420a",
 )
 HOST = ("203.0.113.1", "2001:db8:113::1")
+_TURN_SECONDS = 240.0
 _SERVER = """
 import socket, sys, threading
 server = socket.create_server(("::", int(sys.argv[1])), family=socket.AF_INET6, dualstack_ipv6=True, backlog=64)
@@ -44,6 +45,27 @@ def _ip(*words: str) -> None:
 
 @contextlib.contextmanager
 def internet() -> Iterator[Internet]:
+    """The internet, for one at a time on this machine: its addresses are always the same."""
+    with _alone():
+        yield from _made()
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """An abstract socket is a lock that leaves no file, and that the kernel frees with its holder."""
+    deadline = time.monotonic() + _TURN_SECONDS
+    with socket.socket(socket.AF_UNIX) as lock:
+        while True:
+            try:
+                lock.bind("\0atoll-test-internet")
+                break
+            except OSError:
+                assert time.monotonic() < deadline, "another test keeps the internet"
+                time.sleep(0.05)
+        yield
+
+
+def _made() -> Iterator[Internet]:
     namespace = f"atoll-test-{os.getpid()}"
     link = f"ait{os.getpid()}"[:15]
     with socket.create_server(("127.0.0.1", 0)) as free:

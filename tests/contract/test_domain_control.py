@@ -68,15 +68,15 @@ print(json.dumps([calls[what](*given) for what, *given in json.loads(sys.argv[1]
 """
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def internet() -> Iterator[Internet]:
     with test_internet.internet() as made:
         yield made
 
 
-@pytest.fixture(scope="module")
-def queries(internet: Internet, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
-    with web(tmp_path_factory.mktemp("web")) as asked:
+@pytest.fixture
+def queries(internet: Internet, tmp_path: Path) -> Iterator[Asked]:
+    with web(tmp_path) as asked:
         yield asked
 
 

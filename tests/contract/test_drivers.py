@@ -15,7 +15,7 @@ from atoll.drivers.contract_isolation import Internet, IsolationContract
 from atoll.drivers.gvisor.probe import RunscTraits
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def internet() -> Iterator[Internet]:
     with test_internet.internet() as made:
         yield made

@@ -27,7 +27,7 @@ link.sendto(b"hello", (sys.argv[1], int(sys.argv[2])))
 """
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def internet() -> Iterator[Internet]:
     with test_internet.internet() as made:
         yield made
