@@ -54,6 +54,15 @@ def tunnel(target, sni):
         return answer.decode().rpartition("\r\n")[2]
     except (OSError, IndexError) as error:
         return type(error).__name__
+def pipeline(host, name, second):
+    link = socket.create_connection((host, 80), 4); link.settimeout(4)
+    heads = [f"GET / HTTP/1.1\r\nHost: {one}\r\n\r\n" for one in (name, second)]
+    link.sendall("".join(heads).encode())
+    answer = b""
+    try:
+        while more := link.recv(4096): answer += more
+    except OSError: pass
+    return answer.decode()
 def ask(server, name, kind):
     labels = b"".join(bytes([len(part)]) + part.encode() for part in name.split("."))
     query = struct.pack(">HHHHHH", 7, 256, 1, 0, 0, 0) + labels + b"\0" + struct.pack(">HH", kind, 1)
@@ -63,7 +72,7 @@ def ask(server, name, kind):
         return [answer[3] & 15, struct.unpack(">H", answer[6:8])[0]]
     except OSError as error:
         return type(error).__name__
-calls = {"get": get, "tunnel": tunnel, "ask": ask}
+calls = {"get": get, "tunnel": tunnel, "pipeline": pipeline, "ask": ask}
 print(json.dumps([calls[what](*given) for what, *given in json.loads(sys.argv[1])]))
 """
 
@@ -131,6 +140,7 @@ async def test_there_is_no_way_around_the_proxy(rig: GvisorRig, internet: Intern
         ("tunnel", "other.example:443", "allowed.example"),
         ("tunnel", f"{four}:443", "allowed.example"),
         ("tunnel", "allowed.example:22", "allowed.example"),
+        ("pipeline", four, "allowed.example", "other.example"),
         ("ask", four, "secret.other.example", 16),
         ("ask", "198.51.100.1", "secret.other.example", 1),
         ("ask", six, "secret.other.example", 1),
@@ -142,8 +152,9 @@ async def test_there_is_no_way_around_the_proxy(rig: GvisorRig, internet: Intern
     assert answers[5] == "tls allowed.example"
     for refused in answers[6:10]:
         assert "tls" not in str(refused)
-    assert [answers[10][0], answers[11][0], answers[12][0]] == [5, 5, 5]  # type: ignore[index]  # REFUSED
-    assert answers[13] == [0, 1]
+    assert "plain allowed.example" in str(answers[10]) and "other.example" not in str(answers[10])
+    assert [answers[11][0], answers[12][0], answers[13][0]] == [5, 5, 5]  # type: ignore[index]  # REFUSED
+    assert answers[14] == [0, 1]
     assert "secret" not in queries()
     assert set((await reach(agent, internet.public + internet.inner + internet.host, internet.port)).values()) == {None}
 

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import encodings.idna  # noqa: F401 - asyncio loads it when it first connects, which is too late
 import os
+import resource
 import signal
 import socket
 import sys
@@ -35,6 +36,8 @@ def _arguments() -> argparse.Namespace:
 def _drop_privileges() -> None:
     """Be nobody: what is parsed here comes from hostile sandboxes. Modules are loaded before, since they may lie where
     nobody can read them."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     dns.rdata.load_all_types()  # type: ignore[no-untyped-call]  # of dnspython
     if os.geteuid() == 0:
         os.setgroups([])
@@ -60,6 +63,7 @@ async def _serve(given: argparse.Namespace) -> None:
             stack.callback(server.close)
         await stack.enter_async_context(datagrams(names, socket.socket(fileno=given.dns_udp)))
         await ended.wait()
+        os._exit(0)  # nothing here outlives its sockets, and taking hundreds of connections apart only makes noise
 
 
 if __name__ == "__main__":

@@ -10,6 +10,8 @@ from atoll.egress.policies import normal_name
 
 MAX_BYTES = 16_384 + 5
 """One record is enough for every client; a longer beginning is refused."""
+_MAX_RECORDS = 16
+"""More is nothing but work."""
 _HANDSHAKE, _CLIENT_HELLO, _SERVER_NAME, _HOST_NAME = 22, 1, 0, 0
 
 
@@ -44,6 +46,7 @@ def server_name(data: bytes) -> str | None:
     """The name in a ClientHello; None while more bytes are needed. Raises `NotAllowedHello`."""
     handshake = bytearray()
     rest = data
+    records = 0
     while len(handshake) < 4 or len(handshake) < 4 + int.from_bytes(handshake[1:4]):
         if len(data) > MAX_BYTES or (rest and rest[0] != _HANDSHAKE) or (len(rest) > 1 and rest[1] != 3):
             raise NotAllowedHello
@@ -56,6 +59,9 @@ def server_name(data: bytes) -> str | None:
             raise NotAllowedHello
         if len(rest) < 5 + length:
             return None
+        records += 1
+        if records > _MAX_RECORDS:
+            raise NotAllowedHello
         handshake += rest[5 : 5 + length]
         rest = rest[5 + length :]
     return _name_of(bytes(handshake))

@@ -28,8 +28,9 @@ from atoll.egress.resolve import Resolver
 
 TTL_SECONDS = 30
 _UDP_BYTES = 1_232
+_UDP_BYTES_WITHOUT_EDNS = 512
 _TCP_SECONDS = 10.0
-_AT_ONCE_A_PEER = 64
+_AT_ONCE_A_PEER = 16
 _TCP_CONNECTIONS_A_PEER = 16
 
 
@@ -42,8 +43,9 @@ class NameServer:
         self._busy: Counter[str] = Counter()
         self._connected: Counter[str] = Counter()
 
-    async def answer(self, wire: bytes, peer: str) -> dns.message.Message | None:
-        """The answer to a query; None for what is none, or one too many at once."""
+    async def answer(self, wire: bytes, peer: str) -> tuple[dns.message.Message, int] | None:
+        """The answer to a query, and how many bytes of one fit into a datagram; None for what is no query, or one too
+        many at once."""
         try:
             query = dns.message.from_wire(wire)
         except (dns.exception.DNSException, ValueError):
@@ -51,7 +53,8 @@ class NameServer:
         if query.flags & dns.flags.QR or self._busy[peer] >= _AT_ONCE_A_PEER:
             return None
         with _counted(self._busy, peer):
-            return await self._answer(query, peer)
+            fits = min(_UDP_BYTES, max(query.payload, _UDP_BYTES_WITHOUT_EDNS))
+            return await self._answer(query, peer), fits
 
     async def _answer(self, query: dns.message.Message, peer: str) -> dns.message.Message:
         reply = dns.message.make_response(query, recursion_available=True)
@@ -84,7 +87,7 @@ class NameServer:
                         reply = await self.answer(wire, peer)
                         if reply is None:
                             return
-                        answer = reply.to_wire()
+                        answer = reply[0].to_wire()
                         writer.write(len(answer).to_bytes(2) + answer)
                         await writer.drain()
         finally:
@@ -110,11 +113,12 @@ class Datagrams(asyncio.DatagramProtocol):
         task.add_done_callback(self._tasks.discard)
 
     async def _answer(self, data: bytes, addr: tuple[str, int]) -> None:
-        reply = await self._server.answer(data, peer_of(addr[0]))
-        if reply is None or self._transport is None:
+        answered = await self._server.answer(data, peer_of(addr[0]))
+        if answered is None or self._transport is None:
             return
+        reply, fits = answered
         wire = reply.to_wire(max_size=65_535)
-        if len(wire) > _UDP_BYTES:
+        if len(wire) > fits:
             reply.answer.clear()
             reply.flags |= dns.flags.TC
             wire = reply.to_wire()

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 
 _LONGEST_NAME = 253
+_LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
+"""Nothing that a name server could read otherwise, such as an escaped dot."""
 
 
 def peer_of(address: str) -> str:
@@ -25,7 +28,7 @@ def peer_of(address: str) -> str:
 def normal_name(text: str) -> str | None:
     """A name as patterns are written: lower case, ASCII, without a final dot; None when it is none."""
     name = text.lower().removesuffix(".")
-    if not name.isascii() or not 0 < len(name) <= _LONGEST_NAME or not all(name.split(".")):
+    if len(name) > _LONGEST_NAME or not all(_LABEL.fullmatch(label) for label in name.split(".")):
         return None
     return name
 

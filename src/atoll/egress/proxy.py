@@ -24,7 +24,10 @@ _NAME_SECONDS = 10.0
 """How long a client may take to say where it wants to go."""
 _CONNECT_SECONDS = 10.0
 _IDLE_SECONDS = 900.0
-_CONNECTIONS_A_PEER = 512
+_CLOSE_SECONDS = 10.0
+_CONNECTIONS_A_PEER = 256
+_READS = 64
+"""In how many pieces a client may say where it wants to go."""
 _PIECE_BYTES = 65_536
 _REFUSAL = "networkControl of this sandbox does not list {name}, or it has no address that may be reached.\n"
 
@@ -66,7 +69,7 @@ class Proxy:
             self._connections[peer] -= 1
             if not self._connections[peer]:
                 del self._connections[peer]
-            writer.close()
+            _close(writer)
 
     async def _tls(self, peer: str, client: Stream, begun: bytes) -> None:
         name, begun = await _read_until(client[0], begun, server_name, client_hello.MAX_BYTES)
@@ -93,7 +96,8 @@ class Proxy:
         if server is None:
             await _refuse(client[1], head.name)
             return
-        await _relay(client, server, head.forwarded + head.rest)
+        begun = head.forwarded + head.rest[: head.body_bytes]
+        await _relay(client, server, begun, left=max(0, head.body_bytes - len(head.rest)))
 
     async def _connect(self, peer: str, name: str, port: int) -> Stream | None:
         """A connection to a listed name; None when it is not listed or cannot be reached."""
@@ -117,13 +121,14 @@ async def _read_until(
 ) -> tuple[Found, bytes]:
     """Read until something is found in the beginning, which is returned with it."""
     async with asyncio.timeout(_NAME_SECONDS):
-        while True:
+        for _ in range(_READS):
             if begun and (found := find(begun)) is not None:
                 return found, begun
             more = await reader.read(_PIECE_BYTES)
             if not more or len(begun) + len(more) > most + _PIECE_BYTES:
                 raise EOFError
             begun += more
+    raise EOFError
 
 
 async def _refuse(writer: asyncio.StreamWriter, name: str) -> None:
@@ -134,23 +139,35 @@ async def _refuse(writer: asyncio.StreamWriter, name: str) -> None:
         await writer.drain()
 
 
-async def _relay(client: Stream, server: Stream, begun: bytes) -> None:
-    """Both ways until both have ended, or nothing has come for long."""
+async def _relay(client: Stream, server: Stream, begun: bytes, *, left: int | None = None) -> None:
+    """Both ways until both have ended, or nothing has come for long. If `left` is given, so many more of the client's
+    bytes are passed on, and the rest is dropped."""
     server[1].write(begun)
     seconds = asyncio.get_running_loop().time
 
-    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, limit: asyncio.Timeout) -> None:
+    async def copy(
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, limit: asyncio.Timeout, left: int | None
+    ) -> None:
         while piece := await reader.read(_PIECE_BYTES):
             limit.reschedule(seconds() + _IDLE_SECONDS)
+            if left is not None:
+                piece = piece[:left]
+                left -= len(piece)
             writer.write(piece)
             await writer.drain()
         writer.write_eof()
 
     try:
         async with asyncio.timeout(_IDLE_SECONDS) as limit, asyncio.TaskGroup() as group:
-            group.create_task(copy(client[0], server[1], limit))
-            group.create_task(copy(server[0], client[1], limit))
+            group.create_task(copy(client[0], server[1], limit, left))
+            group.create_task(copy(server[0], client[1], limit, None))
     except* OSError:
         pass
     finally:
-        server[1].close()
+        _close(server[1])
+
+
+def _close(writer: asyncio.StreamWriter) -> None:
+    """What is not taken within a moment is not wanted."""
+    writer.close()
+    asyncio.get_running_loop().call_later(_CLOSE_SECONDS, writer.transport.abort)

@@ -15,6 +15,7 @@ MAX_BYTES = 16_384
 _LINE = re.compile(r"(?P<method>[A-Z]{1,20}) (?P<target>[\x21-\x7e]+) HTTP/1\.[01]")
 _ABSOLUTE = re.compile(r"http://(?P<host>[^/?#]*)(?P<path>.*)", re.IGNORECASE)
 _FIELD = re.compile(r"(?P<name>[!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*(?P<value>[^\x00\r\n]*?)[ \t]*")
+_LENGTH = re.compile(r"[0-9]{1,18}")
 _AUTHORITY = re.compile(r"(?P<name>[^:@\[\]]+)(?::(?P<port>\d{1,5}))?")
 
 
@@ -31,8 +32,9 @@ class RequestHead:
     tunnel: bool
     """Whether it asks for a tunnel (CONNECT)."""
     forwarded: bytes
-    """The head as the server is to get it: its path alone, and `Connection: close`, so that the connection carries
-    no second request, which nobody would have judged. Empty for a tunnel."""
+    """The head as the server is to get it: its path alone, and `Connection: close`. Empty for a tunnel."""
+    body_bytes: int
+    """How long the body is. What comes after it would be a second request, which nobody has judged."""
     rest: bytes
     """What came after the head."""
 
@@ -57,11 +59,11 @@ def request_head(data: bytes) -> RequestHead | None:
             raise NotAllowedHead
         named.append((field["name"], field["value"]))
     hosts = [value for name, value in named if name.lower() == "host"]
+    if line["method"] == "CONNECT" and len(hosts) <= 1:
+        name, port = _authority(line["target"], None)
+        return RequestHead(name, port, tunnel=True, forwarded=b"", body_bytes=0, rest=rest)
     if len(hosts) != 1:
         raise NotAllowedHead
-    if line["method"] == "CONNECT":
-        name, port = _authority(line["target"], None)
-        return RequestHead(name, port, tunnel=True, forwarded=b"", rest=rest)
     target = line["target"]
     name, port = _authority(hosts[0], 80)
     absolute = _ABSOLUTE.fullmatch(target)
@@ -72,7 +74,17 @@ def request_head(data: bytes) -> RequestHead | None:
         target = target if target.startswith("/") else f"/{target}"
     elif not target.startswith("/") and target != "*":
         raise NotAllowedHead
-    return RequestHead(name, port, tunnel=False, forwarded=_forwarded(line["method"], target, named), rest=rest)
+    forwarded = _forwarded(line["method"], target, named)
+    return RequestHead(name, port, tunnel=False, forwarded=forwarded, body_bytes=_body_bytes(named), rest=rest)
+
+
+def _body_bytes(fields: list[tuple[str, str]]) -> int:
+    """By Content-Length alone: what has its length in itself can be read in two ways."""
+    lengths = [value for name, value in fields if name.lower() == "content-length"]
+    coded = any(name.lower() == "transfer-encoding" for name, _ in fields)
+    if coded or len(lengths) > 1 or not all(_LENGTH.fullmatch(length) for length in lengths):
+        raise NotAllowedHead
+    return int(lengths[0]) if lengths else 0
 
 
 def _authority(text: str, default_port: int | None) -> tuple[str, int]:

@@ -20,7 +20,7 @@ Address = IPv4Address | IPv6Address
 
 _LIMIT_SECONDS = 5.0
 _CACHED_NAMES = 4_096
-_AT_ONCE = 128
+_AT_ONCE = 1_024
 _DENIED = tuple(ip_network(each) for each in (*DENIED_IPV4, *DENIED_IPV6))
 
 
@@ -42,7 +42,7 @@ class Resolver:
     async def addresses(self, name: str, kind: str) -> list[Address]:
         """The addresses of a kind (`A`, `AAAA`) that may be reached; none when there are none or nobody says so."""
         try:
-            async with self._slots:
+            async with asyncio.timeout(_LIMIT_SECONDS), self._slots:
                 found = await self._resolver.resolve(
                     f"{name}.", dns.rdatatype.from_text(kind), lifetime=_LIMIT_SECONDS, raise_on_no_answer=False
                 )

@@ -56,8 +56,10 @@ def server(upstream: Upstream, tmp_path: Path) -> NameServer:
 
 
 async def ask(server: NameServer, name: str, kind: str = "A", peer: str = PEER) -> tuple[int, list[str]]:
-    reply = await server.answer(dns.message.make_query(name, kind).to_wire(), peer)
-    assert reply is not None
+    answered = await server.answer(dns.message.make_query(name, kind).to_wire(), peer)
+    assert answered is not None
+    reply, fits = answered
+    assert fits == 512, "it said nothing of larger datagrams"
     return reply.rcode(), [record.to_text() for rrset in reply.answer for record in rrset]
 
 
@@ -74,6 +76,8 @@ async def test_a_listed_name_has_its_public_addresses_alone(server: NameServer, 
 async def test_every_other_query_is_refused_and_asked_of_nobody(server: NameServer, upstream: Upstream) -> None:
     for name, kind, peer in (
         ("secret.a.example.", "A", PEER),
+        ("secret\\.b.example.", "A", PEER),
+        ("secret.x\\.b.example.", "A", PEER),
         ("b.example.", "A", PEER),
         ("example.", "TXT", PEER),
         ("a.example.", "A", "10.0.0.3"),
@@ -82,6 +86,13 @@ async def test_every_other_query_is_refused_and_asked_of_nobody(server: NameServ
         assert await ask(server, name, kind, peer) == (dns.rcode.REFUSED, [])
     assert await ask(server, "a.example.", "TXT") == (dns.rcode.NOERROR, []), "a listed name has addresses alone"
     assert upstream.asked == []
+
+
+async def test_a_client_may_take_larger_datagrams(server: NameServer) -> None:
+    for payload, expected in ((4_096, 1_232), (600, 600), (100, 512)):
+        query = dns.message.make_query("a.example.", "A", use_edns=0, payload=payload)
+        answered = await server.answer(query.to_wire(), PEER)
+        assert answered is not None and answered[1] == expected
 
 
 async def test_what_is_no_query_gets_no_answer(server: NameServer) -> None:

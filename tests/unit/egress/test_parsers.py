@@ -39,9 +39,14 @@ def test_a_name_is_read_as_soon_as_the_handshake_is_whole_and_not_before(cut: in
         assert server_name(hello[:cut]) is None
 
 
-@pytest.mark.parametrize("size", [1, 7, 100, 5_000])
-def test_a_handshake_may_come_in_many_records(size: int) -> None:
+@pytest.mark.parametrize("size", [100, 300, 5_000])
+def test_a_handshake_may_come_in_several_records(size: int) -> None:
     assert server_name(in_records(client_hello("a.example"), size)) == "a.example"
+
+
+def test_a_handshake_in_crumbs_is_refused_for_it_is_nothing_but_work() -> None:
+    with pytest.raises(NotAllowedHello):
+        server_name(in_records(client_hello("a.example"), 1))
 
 
 def test_a_handshake_without_a_name_is_refused() -> None:
@@ -96,12 +101,17 @@ def test_a_request_names_its_host() -> None:
         80,
         tunnel=False,
         forwarded=b"GET /a?b HTTP/1.1\r\nHost: Api.Example.com\r\nConnection: close\r\n\r\n",
+        body_bytes=0,
         rest=b"body",
     )
+    posted = head("POST / HTTP/1.1", "Host: a.example", "Content-Length: 4", rest=b"body")
+    assert posted is not None and posted.body_bytes == 4
     absolute = head("GET http://a.example/x HTTP/1.1", "Host: a.example")
     assert absolute is not None and absolute.forwarded.startswith(b"GET /x HTTP/1.1\r\n")
     tunnel = head("CONNECT a.example:443 HTTP/1.1", "Host: a.example:443", rest=b"\x16")
-    assert tunnel == RequestHead("a.example", 443, tunnel=True, forwarded=b"", rest=b"\x16")
+    assert tunnel == RequestHead("a.example", 443, tunnel=True, forwarded=b"", body_bytes=0, rest=b"\x16")
+    bare = head("CONNECT a.example:443 HTTP/1.0")
+    assert bare is not None and (bare.name, bare.port, bare.tunnel) == ("a.example", 443, True)
 
 
 @pytest.mark.parametrize(
@@ -120,6 +130,10 @@ def test_a_request_names_its_host() -> None:
         ("PRI * HTTP/2.0", "Host: a.example"),
         ("CONNECT a.example HTTP/1.1", "Host: a.example"),
         ("get / HTTP/1.1", "Host: a.example"),
+        ("POST / HTTP/1.1", "Host: a.example", "Transfer-Encoding: chunked"),
+        ("POST / HTTP/1.1", "Host: a.example", "Content-Length: 1", "Content-Length: 2"),
+        ("POST / HTTP/1.1", "Host: a.example", "Content-Length: +1"),
+        ("GET / HTTP/1.1", "Host: x\\.wild.example"),
     ],
 )
 def test_a_head_that_can_be_read_in_two_ways_is_refused(lines: tuple[str, ...]) -> None:
@@ -159,7 +173,10 @@ def test_a_pattern_covers_what_it_says(name: str, listed: bool) -> None:
 
 def test_names_and_peers_have_one_form() -> None:
     assert normal_name("GitHub.COM.") == "github.com"
-    assert [normal_name(odd) for odd in ("", ".", "a..b", "ü.example", "a" * 254)] == [None] * 5
+    assert [
+        normal_name(odd)
+        for odd in ("", ".", "a..b", "ü.example", "a" * 254, r"x\\.wild.example", "a b.c", "-a.b", "a" * 64 + ".b")
+    ] == [None] * 9
     assert (peer_of("::ffff:10.1.2.3"), peer_of("fd00::2%eth0"), peer_of("10.1.2.3")) == (
         "10.1.2.3",
         "fd00::2",
