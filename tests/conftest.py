@@ -22,12 +22,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("database_kind", [SQLITE, POSTGRESQL] if both else [SQLITE])
 
 
-@pytest.fixture(scope="session", autouse=True)
-def quiet_logs() -> Iterator[None]:
-    """Logs of the servers go to the test's captured output, as plain lines."""
+@pytest.fixture(autouse=True)
+def quiet_logs() -> None:
+    """Logs of the servers go to the test's captured output, as plain lines. For each test anew: some set up their own,
+    and structlog's usual one takes tracebacks apart, which is slow."""
     structlog.configure(processors=[structlog.processors.add_log_level, structlog.processors.JSONRenderer()])
-    yield
-    structlog.reset_defaults()
 
 
 @pytest.fixture(scope="session")

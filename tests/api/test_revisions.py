@@ -241,21 +241,6 @@ async def test_the_working_directory_is_where_commands_run(api: Api) -> None:
     assert decoded(result["stdout"]) == b"/usr\n"
 
 
-@pytest.mark.parametrize(
-    "control",
-    [{"enabled": True, "addressAllowlist": ["203.0.113.8"]}, {"enabled": False, "domainAllowlist": ["github.com"]}],
-)
-async def test_a_sandbox_whose_egress_cannot_be_restricted_fails_and_never_runs(
-    api: Api, control: dict[str, Any]
-) -> None:
-    await append(api, networkControl=control)
-    made = expect(await api.create(), 201)["sandbox"]
-    sandbox = await api.settled(made["sandboxId"])
-    assert (sandbox["status"], sandbox["errorCode"], sandbox["errorRetryable"]) == ("FAILED", "INVALID_REQUEST", False)
-    assert "networkControl" in sandbox["statusReason"]
-    assert "readyAt" not in sandbox
-
-
 @pytest.mark.spec("SA-199")
 async def test_a_network_control_that_restricts_nothing_runs(api: Api) -> None:
     await append(api, networkControl={"enabled": False, "domainAllowlist": []})

@@ -41,7 +41,7 @@ def test_the_examples_of_the_pages_work_as_they_stand(server: AtollServer, tmp_p
     )
     expected = {
         "audit.md": ('"action": "save-sandbox-template"', '"outcome": "accepted"', '"address": "127.0.0.1"'),
-        "gateway.md": ("hello sandbox", '"reason":"canceled"', "BUSY\n", "50 132"),
+        "gateway.md": ("hello sandbox", '"reason":"canceled"', "READY\n", "50 132"),
         "gateway-files.md": (
             "hello, sandbox",
             "/workspace/data/in/first.txt file",
