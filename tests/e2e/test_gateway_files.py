@@ -154,7 +154,7 @@ def test_folders_are_listed_whatever_is_in_them(box: Box) -> None:
     assert entries["link"]["linkTarget"] == "nowhere" and entries["folder"]["mode"] == "1770"
     assert box.call("GET", "/files?path=" + entries["\ufffd\n"]["rawPath"]).content == b"12345"
     assert box.call("GET", "/files", params={"path": "odd/pipe"}).status_code == 409
-    box.run('cd many; perl -e \'for (1..100000) { open my $f, ">", sprintf("%06d", $_) }\'')
+    box.run('cd many; perl -e \'for (1..20000) { open my $f, ">", sprintf("%06d", $_) }\'')
     page = box.ok("GET", "/files/list", params={"path": "many", "limit": "10000"})
     assert [it["name"] for it in page["entries"]] == [f"{number:06}" for number in range(1, 10_001)]
     following = box.ok("GET", "/files/list", params={"path": "many", "limit": "2", "cursor": page["nextCursor"]})
