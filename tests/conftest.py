@@ -26,6 +26,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def quiet_logs() -> None:
     """Logs of the servers go to the test's captured output, as plain lines. For each test anew: some set up their own,
     and structlog's usual one takes tracebacks apart, which is slow."""
+    structlog.reset_defaults()
     structlog.configure(processors=[structlog.processors.add_log_level, structlog.processors.JSONRenderer()])
 
 
