@@ -1,8 +1,9 @@
-"""`atoll token create`."""
+"""`atoll token create`, `list` and `revoke`."""
 
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Iterable
 from typing import Annotated
 
@@ -15,6 +16,7 @@ from atoll.domain.errors import Invalid
 from atoll.domain.identity import Role, Scope, TokenKind
 from atoll.ops import identity
 from atoll.settings import Settings, load_settings
+from atoll.store.identity import TokenRecord
 
 app = typer.Typer(help="Tokens.", no_args_is_help=True)
 
@@ -60,6 +62,88 @@ def create(
         issued = asyncio.run(_issue(settings, account, user, kind, role, _scopes(scopes), restrict))
         value = {"token": issued.token, "principalId": issued.principal_id}
         emit(value, as_json=as_json, text=lambda: issued.token)
+
+
+@app.command("list")
+def list_tokens(
+    data_dir: DataDir,
+    account: Annotated[str | None, typer.Option(help="Of this account only.")] = None,
+    database_url: DatabaseUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show every token: whose it is and what it may do, never its text. Oldest first."""
+    with reported_errors(as_json=as_json):
+        settings = load_settings(data_dir, database_url=database_url)
+        records = asyncio.run(_list(settings, account))
+        value = {"tokens": [_record(record) for record in records]}
+        emit(value, as_json=as_json, text=lambda: "\n".join(map(_line, records)) or "There are no tokens.")
+
+
+@app.command("revoke")
+def revoke(
+    data_dir: DataDir,
+    token_id: Annotated[str | None, typer.Argument(help="The id that atoll token list shows.")] = None,
+    from_stdin: Annotated[
+        bool, typer.Option("--stdin", help="Read the token itself from standard input instead.")
+    ] = False,
+    database_url: DatabaseUrl = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a token good for nothing, at once, also while the server runs. What it started goes on."""
+    with reported_errors(as_json=as_json):
+        if (token_id is None) is not from_stdin:
+            raise Invalid("Give the id of a token, or --stdin and the token there.", field="token-id")
+        token = sys.stdin.readline().strip() if from_stdin else None
+        settings = load_settings(data_dir, database_url=database_url)
+        revoked = asyncio.run(_revoke(settings, token_id, token))
+        emit({"tokenId": revoked, "revoked": True}, as_json=as_json, text=lambda: f"Revoked {revoked}.")
+
+
+def _record(record: TokenRecord) -> dict[str, object]:
+    restriction = record.restriction
+    bound = (
+        None
+        if restriction is None
+        else {
+            name: sorted(ids)
+            for name, ids in (
+                ("apps", restriction.apps),
+                ("regions", restriction.regions),
+                ("templates", restriction.templates),
+            )
+            if ids is not None
+        }
+    )
+    return {
+        "tokenId": record.id,
+        "kind": record.kind,
+        "account": record.account_name,
+        "user": record.user_name,
+        "role": record.role,
+        "scopes": list(record.scopes),
+        "restrictedTo": bound,
+        "createdAt": record.created_at.isoformat(timespec="seconds"),
+        "revokedAt": None if record.revoked_at is None else record.revoked_at.isoformat(timespec="seconds"),
+    }
+
+
+def _line(record: TokenRecord) -> str:
+    state = "revoked" if record.revoked_at else "active "
+    scopes = "every scope" if set(record.scopes) == set(Scope) else ",".join(record.scopes)
+    bound = "" if record.restriction is None else "  restricted"
+    made = record.created_at.isoformat(timespec="seconds")
+    whose = f"{record.account_name}/{record.user_name}"
+    return f"{record.id}  {state}  {made}  {whose}  {record.kind} {record.role}  {scopes}{bound}"
+
+
+async def _list(settings: Settings, account: str | None) -> list[TokenRecord]:
+    async with operator_database(settings) as (database, _):
+        return await database.read(lambda tx: identity.list_tokens(tx, account))
+
+
+async def _revoke(settings: Settings, token_id: str | None, token: str | None) -> str:
+    async with operator_database(settings) as (database, _):
+        return await database.write(lambda tx: identity.revoke_token(tx, token_id=token_id, token=token))
 
 
 def _scopes(text: str | None) -> frozenset[str]:

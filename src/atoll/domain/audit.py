@@ -51,6 +51,8 @@ class AuditAction(StrEnum):
     """A credential was deleted."""
     CREATE_TOKEN = "create-token"  # noqa: S105 - a deed, not a secret
     """The operator issued a token."""
+    REVOKE_TOKEN = "revoke-token"  # noqa: S105 - a deed, not a secret
+    """The operator took a token back."""
     BOOTSTRAP = "bootstrap"
     """The operator made an account, or issued another token of its admin."""
 

@@ -127,6 +127,26 @@ def issue_token(
     return IssuedToken(token, user.id)
 
 
+def list_tokens(tx: Transaction, account_name: str | None) -> list[identity.TokenRecord]:
+    """The tokens of an account, or of all."""
+    return identity.list_tokens(tx, None if account_name is None else _existing_account(tx, account_name).id)
+
+
+def revoke_token(tx: Transaction, *, token_id: str | None = None, token: str | None = None) -> str:
+    """Revoke a token by its id or its text; twice is once. Returns its id; raises `NotFound`.
+
+    It opens nothing from then on, and neither does a gateway session that it opened; what it began goes on.
+    """
+    found = identity.find_token(tx, token_id=token_id, token_hash=None if token is None else hash_token(token))
+    if found is None:
+        raise NotFound("There is no such token; atoll token list shows them.")
+    revoked_id, account_id = found
+    identity.revoke_token(tx, revoked_id)
+    target = (AuditTarget.TOKEN, revoked_id)
+    audit.record_unattended(tx, Channel.OPERATOR, AuditAction.REVOKE_TOKEN, account_id, target)
+    return revoked_id
+
+
 def _restriction(tx: Transaction, account_id: str, asked: Restrict) -> Restriction:
     """Bind to what exists: a typing error must not leave a key that is good for nothing, or for a later namesake."""
     for app_id in asked.apps:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 
 from sqlalchemy import bindparam, insert, select, update
 
@@ -34,6 +35,21 @@ class User:
     id: str
     account_id: str
     name: str
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRecord:
+    """A token as the operator sees it: everything but its text, which is not stored."""
+
+    id: str
+    kind: TokenKind
+    account_name: str
+    user_name: str
+    role: Role
+    scopes: tuple[str, ...]
+    restriction: Restriction | None
+    created_at: datetime
+    revoked_at: datetime | None
 
 
 _app_mapper = Mapper(apps, App)
@@ -152,6 +168,48 @@ def add_token(
             created_at=tx.now,
         )
     )
+
+
+def list_tokens(tx: Transaction, account_id: str | None = None) -> list[TokenRecord]:
+    """Every token of an account, or of all, oldest first; the revoked ones too."""
+    query = (
+        select(tokens, accounts.c.name.label("account_name"), users.c.name.label("user_name"))
+        .join_from(tokens, accounts, accounts.c.id == tokens.c.account_id)
+        .join(users, users.c.id == tokens.c.user_id)
+        .order_by(tokens.c.created_at, tokens.c.id)
+    )
+    if account_id is not None:
+        query = query.where(tokens.c.account_id == account_id)
+    return [
+        TokenRecord(
+            id=row.id,
+            kind=row.kind,
+            account_name=row.account_name,
+            user_name=row.user_name,
+            role=row.role,
+            scopes=tuple(row.scopes),
+            restriction=None if row.restriction is None else _restriction(row.account_id, row.restriction),
+            created_at=row.created_at,
+            revoked_at=row.revoked_at,
+        )
+        for row in tx.connection.execute(query)
+    ]
+
+
+def revoke_token(tx: Transaction, token_id: str) -> None:
+    """Make a token good for nothing from this commit on; one that was revoked before keeps its time."""
+    statement = update(tokens).where(tokens.c.id == token_id, tokens.c.revoked_at.is_(None))
+    tx.connection.execute(statement.values(revoked_at=tx.now))
+
+
+def find_token(
+    tx: Transaction, *, token_id: str | None = None, token_hash: str | None = None
+) -> tuple[str, str] | None:
+    """The ids of a token and its account, by its id or its hash; also of a revoked one."""
+    query = select(tokens.c.id, tokens.c.account_id)
+    query = query.where(tokens.c.id == token_id) if token_hash is None else query.where(tokens.c.hash == token_hash)
+    row = tx.connection.execute(query).first()
+    return None if row is None else (row.id, row.account_id)
 
 
 def set_billing(tx: Transaction, account_id: str, *, plan: Plan, credit_micros: int) -> None:

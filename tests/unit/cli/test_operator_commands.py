@@ -222,3 +222,28 @@ def test_how_an_account_pays_is_set_by_bootstrap_and_kept_by_the_next(made: dict
     assert billing() == [("CONNECT", 12_500_000)]
     for credit in ("-1", "much", "0.0000001", "1e30"):
         assert atoll("bootstrap", "--data-dir", str(tmp_path), f"--credit={credit}").exit_code == 1
+
+
+def test_tokens_are_listed_without_their_text_and_revoked_by_id_or_text(made: dict[str, Any], tmp_path: Path) -> None:
+    where = ("--data-dir", str(tmp_path))
+    issued = answer("token", "create", *where, "--kind", "mcp", "--role", "technical", "--restrict-app", made["appId"])
+    result = atoll("token", "list", *where)
+    assert made["token"] not in result.output
+    assert issued["token"] not in result.output
+    first, second = answer("token", "list", *where, "--account", "default")["tokens"]
+    assert (first["kind"], first["role"], first["revokedAt"], first["restrictedTo"]) == ("user", "admin", None, None)
+    assert (second["kind"], second["restrictedTo"]) == ("mcp", {"apps": [made["appId"]]})
+    assert answer("token", "revoke", *where, second["tokenId"]) == {"tokenId": second["tokenId"], "revoked": True}
+    told = CliRunner().invoke(app, ["token", "revoke", *where, "--stdin"], input=f"{made['token']}\n")
+    assert told.exit_code == 0, told.output
+    assert all(token["revokedAt"] for token in answer("token", "list", *where)["tokens"])
+    revocations = rows(tmp_path, "SELECT target_id FROM audit_entries WHERE action = 'revoke-token'")
+    assert sorted(revocations) == sorted([(first["tokenId"],), (second["tokenId"],)])
+
+
+def test_a_token_that_is_not_there_is_not_revoked(made: dict[str, Any], tmp_path: Path) -> None:
+    where = ("--data-dir", str(tmp_path))
+    assert "no such token" in atoll("token", "revoke", *where, "nothing").output
+    for words in ((), ("some-id", "--stdin")):
+        result = atoll("token", "revoke", *where, *words)
+        assert (result.exit_code, "--stdin" in result.output) == (1, True)
