@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 
+import hypothesis
 import pytest
 import structlog
 from tests.plane import Api, Plane, open_plane
 from tests.postgres import PostgresServer, running_server
+
+# Speed is the bench's subject: on a busy machine a time limit for an example fails what is right.
+hypothesis.settings.register_profile("atoll", deadline=None)
+hypothesis.settings.load_profile("atoll")
 
 SQLITE, POSTGRESQL = "sqlite", "postgresql"
 

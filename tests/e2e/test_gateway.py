@@ -129,7 +129,8 @@ async def test_a_shell_on_a_terminal_can_be_worked_with(gateway: Gateway) -> Non
         await s.stdin(b"\x03")
         await s.stdin(b"echo after=$((40+2))\n")
         await s.until(b"after=42")
-        await s.stdin(b"echo sleep$((1+1)); sleep 100\n")
+        # The job itself says that it runs: a key typed before it is in the foreground would be the shell's.
+        await s.stdin(b"sh -c 'echo sleep$((1+1)); exec sleep 100'\n")
         await s.until(b"sleep2")
         await s.stdin(b"\x1a")
         await s.until(b"Stopped")
