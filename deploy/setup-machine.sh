@@ -56,7 +56,6 @@ find_missing() {
     need make has make
     need python3-venv python3 -c 'import ensurepip'
     need zstd has zstd
-    need rclone has rclone
     need fuse3 has fusermount3
     need ca-certificates any_file /etc/ssl/certs/ca-certificates.crt
     if [ "$1" = test ]; then

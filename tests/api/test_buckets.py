@@ -97,7 +97,11 @@ async def test_a_connected_bucket_takes_volumes_and_snapshots(bucket: S3Store, p
     sandbox = await api.ready_sandbox(region="bring-your-own", persistenceMode="BOTH")
     look = "cat persist/d/live kept; stat -c '%a %u %g' persist/d persist/d/live kept"
     await said(api, sandbox, "mkdir persist/d && echo live > persist/d/live && echo kept > kept && chmod 700 kept")
-    assert [key for key in keys(bucket) if key.endswith("/data/d/live")], keys(bucket)
+
+    async def stored() -> bool:
+        return any(key.endswith("/data/d/live") for key in keys(bucket))
+
+    await until(stored, seconds=5)
     told = await said(api, sandbox, look)
     assert told == "live\nkept\n2775 1001 1001\n664 1001 1001\n700 1001 1001\n"
     expect(await api.post("/sandbox/pause", sandboxId=sandbox["sandboxId"]), 200)

@@ -120,8 +120,12 @@ async def test_the_live_directory_outlives_the_sandbox_and_keeps_contents_alone(
     assert told == "persist 2775 1001 1001\npersist/f 664 1001 1001\npersist/d 2775 1001 1001\n"
     assert (await said(api, first, "stat -c %y persist/f"))[:4] != "2001"
     # Closed is stored: before anything is paused or ended.
-    [stored] = (plane.services.settings.data_dir / "volumes").glob("*/data/f")
-    assert stored.read_text() == "one\n"
+    volumes = plane.services.settings.data_dir / "volumes"
+
+    async def stored() -> bool:
+        return [file.read_text() for file in volumes.glob("*/data/f")] == ["one\n"]
+
+    await until(stored, seconds=5)
     paused = expect(await api.post("/sandbox/pause", sandboxId=first["sandboxId"]), 200)["sandbox"]
     assert paused["status"] == "SUSPENDED"
     assert "lastSnapshotAt" not in paused["persistence"]
@@ -138,6 +142,7 @@ async def test_both_keeps_a_live_directory_and_an_archive_without_it(plane: Plan
     await said(api, sandbox, "echo live > persist/live && echo kept > kept && chmod 711 kept")
     paused = expect(await api.post("/sandbox/pause", sandboxId=sandbox["sandboxId"]), 200)["sandbox"]
     assert paused["persistence"]["lastSnapshotBytes"] > 0
+    # The pause has waited until everything closed was stored.
     [live] = (plane.services.settings.data_dir / "volumes").glob("*/data/live")
     live.unlink()
     told = await said(api, sandbox, "stat -c %a kept; ls -A . persist")

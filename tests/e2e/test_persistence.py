@@ -99,8 +99,10 @@ def test_the_live_directory_in_gvisor(server: AtollServer, mode: str) -> None:
     told = said(client, sandbox, script)
     assert told == ". 2775 1001 1001\nd 2775 1001 1001\nd/f 664 1001 1001\none\n"
     assert said(client, sandbox, "stat -c %y persist/d/f")[:4] != "2001"
-    [stored] = (server.data_dir / "volumes").glob("*/data/d/f")
-    assert stored.read_text() == "one\n"
+    volumes = server.data_dir / "volumes"
+    wait_until(
+        lambda: [file.read_text() for file in volumes.glob("*/data/d/f")] == ["one\n"], seconds=5, what="it is stored"
+    )
     said(
         client,
         sandbox,

@@ -15,6 +15,7 @@ from atoll.cli.output import emit
 from atoll.drivers.gvisor.doctor import Finding, Machine, Status, examine
 from atoll.drivers.gvisor.images import ImageStore
 from atoll.settings import load_settings
+from atoll.storage.doctor import examine_volumes
 
 _MARKS = {Status.OK: "ok     ", Status.WARNING: "warning", Status.MISSING: "MISSING"}
 
@@ -30,7 +31,7 @@ def doctor(
     machine = Machine(
         images=ImageStore.from_settings(settings), agent=agent_binary(), runsc=settings.runsc or Path("runsc")
     )
-    findings = asyncio.run(examine(machine))
+    findings = asyncio.run(_examine(machine))
     healthy = all(finding.status is not Status.MISSING for finding in findings)
     emit(
         {"healthy": healthy, "findings": [asdict(finding) for finding in findings]},
@@ -38,6 +39,10 @@ def doctor(
         text=lambda: "\n".join(_line(finding) for finding in findings),
     )
     raise typer.Exit(0 if healthy else 1)
+
+
+async def _examine(machine: Machine) -> list[Finding]:
+    return [*await examine(machine), await examine_volumes()]
 
 
 def _line(finding: Finding) -> str:

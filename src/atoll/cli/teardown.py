@@ -12,11 +12,15 @@ import typer
 from atoll.cli.options import AsJson, DataDir
 from atoll.cli.output import emit, reported_errors
 from atoll.data_dir import RUNNER_ID, lock_data_dir
-from atoll.domain.errors import Invalid
+from atoll.domain.errors import Conflict, Invalid
+from atoll.domain.volume import SharedVolume
 from atoll.drivers.gvisor.driver import GvisorDriver
 from atoll.drivers.removal import remove_tree
 from atoll.settings import DATABASE_FILE, Settings, load_settings
 from atoll.storage.mounts import VolumeMounts
+from atoll.storage.objects import OpenPoint, StorageFailed
+
+_SETTLE_SECONDS = 10.0
 
 
 def teardown(
@@ -62,8 +66,31 @@ def _ask(data_dir: Path, sandboxes: int, *, delete_data: bool, as_json: bool) ->
 async def _take_down(settings: Settings, driver: GvisorDriver, *, delete_data: bool) -> None:
     """Sandboxes first: they write into what is mounted, and what is mounted leads into volumes."""
     await driver.remove_all()
-    mounts = VolumeMounts(settings.data_dir / "mounts", settings.data_dir / "mount-cache")
+    unstored = await _take_mounts(VolumeMounts(settings.data_dir / "mounts", settings.data_dir / "mount-cache"))
+    if not delete_data:
+        return
+    if unstored:
+        raise Conflict(
+            f"The files of {unstored} ended sandboxes are not in their volumes yet, so {settings.data_dir} was kept. "
+            "Serve it once more while the object storage can be reached, or delete it by hand."
+        )
+    await asyncio.to_thread(remove_tree, settings.data_dir)
+
+
+async def _take_mounts(mounts: VolumeMounts) -> int:
+    """Unmount every volume; returns how many hold something that is not stored. That stays in the data directory, and
+    whoever serves it next stores it."""
+    unstored = 0
     for instance_id in mounts.instances():
-        await mounts.detach(instance_id)
-    if delete_data:
-        await asyncio.to_thread(remove_tree, settings.data_dir)
+        try:
+            await mounts.settle(instance_id, _unknown_here, seconds=_SETTLE_SECONDS)
+        except StorageFailed:
+            unstored += 1
+            await mounts.unmount(instance_id)
+        else:
+            await mounts.detach(instance_id)
+    return unstored
+
+
+async def _unknown_here(volume_id: str) -> tuple[SharedVolume, OpenPoint] | None:
+    raise StorageFailed(f"the volume {volume_id} is not served")

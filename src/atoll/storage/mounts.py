@@ -1,9 +1,8 @@
 """Volumes as folders: one rclone mount for each instance that wants one, whatever the kind of the storage point.
 
-rclone gives what the specification says of a volume (SA-072, SA-092 … SA-097): every file 0664 and every folder 2775 of
-the volume's owner, changed modes and times accepted and not kept, a file stored when it is closed. Called by workers.
-A mount outlives the control plane: it is named after its instance, made before it, and found again by looking.
-Credentials reach rclone in its environment, which root alone can read, never in its arguments.
+Called by workers. A mount outlives the control plane: it is named after its instance, made before it, and found again
+by looking. What a sandbox has closed and rclone not stored yet lies in the mount's cache, on this machine's disk, and
+is given up by nothing here: a mount goes once it holds nothing more, and one whose rclone has died is served again.
 """
 
 from __future__ import annotations
@@ -13,38 +12,31 @@ import contextlib
 import os
 import shutil
 import signal
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import structlog
 
 from atoll.domain.errors import ErrorCode, RuntimeFailure
-from atoll.domain.volume import PointKind, SharedVolume
+from atoll.domain.volume import SharedVolume
 from atoll.drivers import process
 from atoll.drivers.removal import remove_tree
-from atoll.storage.objects import OpenPoint
+from atoll.storage import rclone
+from atoll.storage.objects import OpenPoint, StorageFailed
 
 _log = structlog.get_logger(__name__)
 
+FindVolume = Callable[[str], Awaitable[tuple[SharedVolume, OpenPoint] | None]]
+"""Looks up a volume by its id; None when it is gone for good, and nothing can be stored in it."""
+
 _MOUNT_SECONDS = 30.0
 _UNMOUNT_SECONDS = 20.0
-_FLUSH_SECONDS = 20.0
+_EXIT_SECONDS = 20.0
 _LOOK_SECONDS = 0.1
-_DIRECTORY_MODE = "20000775"
-"""2775 as rclone understands it: the set-group-id bit has another place in Go's modes."""
-_OPTIONS = (
-    *("--file-perms", "0664", "--dir-perms", _DIRECTORY_MODE, "--umask", "0", "--no-modtime", "--allow-other"),
-    # Written back when the file is closed, before close returns.
-    *("--vfs-cache-mode", "writes", "--vfs-write-back", "0s"),
-    # What is stored leaves the machine's disk soon. What is open or not stored yet is bounded by no option: the driver
-    # counts the cache as temporary disk of the sandbox.
-    *("--vfs-cache-max-age", "10s", "--vfs-cache-poll-interval", "5s", "--vfs-cache-max-size", "64M"),
-    # How soon one sandbox sees what another one wrote.
-    *("--dir-cache-time", "1s", "--attr-timeout", "1s", "--poll-interval", "0"),
-    *("--config", "/dev/null", "--log-level", "ERROR", "--use-mmap", "--buffer-size", "4M"),
-)
 _LOG = "rclone.log"
 _LOG_BYTES = 2_000
-_RESTING_MEMORY = "32MiB"
+_VOLUME = "volume"
+"""In the cache of a mount: the id of what it serves, for whoever has to serve it again."""
 
 
 def _detached(argv: list[str]) -> list[str]:
@@ -76,21 +68,32 @@ class VolumeMounts:
         """Instances that have a mount, or what is left of one."""
         return {entry.name for folder in (self._root, self._cache) if folder.exists() for entry in os.scandir(folder)}
 
+    def broken(self) -> set[str]:
+        """Instances whose mount has no living rclone. Looks at every process of the machine: not for the event loop."""
+        folders = {os.fsencode(self.folder(instance_id)): instance_id for instance_id in self.instances()}
+        if not folders:
+            return set()
+        lines = (_command_line(int(entry.name)) for entry in os.scandir("/proc") if entry.name.isdecimal())
+        served = {folders[word] for words in lines if b"mount" in words for word in words if word in folders}
+        return set(folders.values()) - served
+
     async def attach(self, instance_id: str, opened: OpenPoint, volume: SharedVolume) -> Path:
         """Mount a volume; twice is once. Raises SANDBOX_NOT_READY when the machine cannot."""
-        folder = self.folder(instance_id)
-        if await asyncio.to_thread(lambda: self._is_mounted(folder) and self._servers(folder)):
+        folder, cache = self.folder(instance_id), self.cache(instance_id)
+        if await asyncio.to_thread(self._is_served, folder):
             return folder
-        await self.detach(instance_id)
+        await self.unmount(instance_id)
         try:
-            for made in (self._root, self._cache, folder, self.cache(instance_id)):
+            for made in (self._root, self._cache, folder, cache):
                 made.mkdir(mode=0o700, parents=True, exist_ok=True)
-            source = self._source(opened, volume)
-            await process.run(self._argv(source, folder, volume), timeout=_MOUNT_SECONDS, env=self._environment(opened))
+            (cache / _VOLUME).write_text(volume.id)
+            source = rclone.source(opened, volume)
+            argv = _detached(rclone.mount_argv(source, folder, volume, cache=cache, log=cache / _LOG))
+            await process.run(argv, timeout=_MOUNT_SECONDS, env=rclone.environment(opened))
             await self._mounted(folder)
         except (process.ProgramError, OSError) as error:
             _log.warning("a volume cannot be mounted", instance_id=instance_id, error=str(error))
-            await self.detach(instance_id)
+            await self.unmount(instance_id)
             missing = isinstance(error, process.ProgramMissing)
             raise RuntimeFailure(
                 "the machine has no rclone to mount volumes with" if missing else "the volume could not be mounted",
@@ -98,8 +101,41 @@ class VolumeMounts:
             ) from error
         return folder
 
+    async def settle(self, instance_id: str, find: FindVolume, *, seconds: float) -> None:
+        """Wait until everything that was closed in an instance, dead by now, is stored. Fine when it has no mount.
+
+        Serves the volume again when its rclone has died. Raises `StorageFailed` when that cannot be done in time; the
+        files stay here and wait for the next call.
+        """
+        folder, cache = self.folder(instance_id), self.cache(instance_id)
+        if not await asyncio.to_thread(rclone.holds_unstored, cache):
+            return
+        if not await asyncio.to_thread(self._is_served, folder):
+            found = await find((cache / _VOLUME).read_text())
+            if found is None:
+                _log.warning("files of a volume that is gone are dropped", instance_id=instance_id)
+                return
+            volume, opened = found
+            try:
+                await self.attach(instance_id, opened, volume)
+            except RuntimeFailure as failure:
+                raise StorageFailed(f"what was written is not stored yet: {failure.message}") from failure
+        try:
+            async with asyncio.timeout(seconds):
+                # rclone tells nobody; it tries again by itself for as long as it lives.
+                while await asyncio.to_thread(rclone.holds_unstored, cache):  # noqa: ASYNC110 - see above
+                    await asyncio.sleep(_LOOK_SECONDS)
+        except TimeoutError:
+            said = await asyncio.to_thread(_end_of, cache / _LOG)
+            raise StorageFailed(f"what was written is not stored after {seconds:g} s: {said or 'no reason'}") from None
+
     async def detach(self, instance_id: str) -> None:
-        """Unmount the volume of an instance that is dead, once everything closed is stored; fine when there is none."""
+        """Unmount the volume of a dead instance and drop its cache, which has settled or is given up by the caller."""
+        await self.unmount(instance_id)
+        await asyncio.to_thread(self._remove, instance_id)
+
+    async def unmount(self, instance_id: str) -> None:
+        """End the mount of an instance; fine when there is none. What is not stored stays and waits for `settle`."""
         folder = self.folder(instance_id)
         if await asyncio.to_thread(self._is_mounted, folder):
             with contextlib.suppress(process.ProgramError):
@@ -112,7 +148,6 @@ class VolumeMounts:
         if await asyncio.to_thread(self._is_mounted, folder):
             with contextlib.suppress(process.ProgramError):
                 await process.run(["umount", "--lazy", str(folder)], timeout=_UNMOUNT_SECONDS)
-        await asyncio.to_thread(self._remove, instance_id)
 
     def _remove(self, instance_id: str) -> None:
         # rmdir, not rmtree: should it still be mounted, the volume's files must not be taken for our own.
@@ -140,49 +175,15 @@ class VolumeMounts:
             said = await asyncio.to_thread(_end_of, self.cache(folder.name) / _LOG)
             raise OSError(f"rclone did not mount and said: {said or 'nothing'}")
 
-    def _argv(self, source: str, folder: Path, volume: SharedVolume) -> list[str]:
-        return [
-            *_detached(["rclone", "mount", source, str(folder)]),
-            *("--uid", str(volume.uid), "--gid", str(volume.gid), "--cache-dir", str(self.cache(folder.name))),
-            *("--log-file", str(self.cache(folder.name) / _LOG)),
-            *_OPTIONS,
-        ]
-
-    @staticmethod
-    def _source(opened: OpenPoint, volume: SharedVolume) -> str:
-        data = opened.folder(volume.id)
-        if data is None:
-            return f":s3:{opened.point.location.rstrip('/')}/{volume.id}/data"
-        data.mkdir(mode=0o2775, parents=True, exist_ok=True)
-        return f":local:{data}"
-
-    @staticmethod
-    def _environment(opened: OpenPoint) -> dict[str, str]:
-        point = opened.point
-        environment = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "GOMEMLIMIT": _RESTING_MEMORY}
-        if point.kind is PointKind.FOLDER:
-            return environment
-        environment |= {
-            "RCLONE_S3_PROVIDER": "AWS" if point.endpoint is None else "Other",
-            "RCLONE_S3_REGION": point.bucket_region or "us-east-1",
-            "RCLONE_S3_NO_CHECK_BUCKET": "true",
-            "RCLONE_S3_DIRECTORY_MARKERS": "true",
-        }
-        if point.endpoint is not None:
-            environment["RCLONE_S3_ENDPOINT"] = point.endpoint
-        if point.access_key_id is not None and opened.secret_access_key is not None:
-            environment["RCLONE_S3_ACCESS_KEY_ID"] = point.access_key_id
-            environment["RCLONE_S3_SECRET_ACCESS_KEY"] = opened.secret_access_key
-        else:
-            environment["RCLONE_S3_ENV_AUTH"] = "true"
-            environment |= {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
-        return environment
-
     @staticmethod
     def _is_mounted(folder: Path) -> bool:
         wanted = str(folder).replace("\\", "\\134").replace(" ", "\\040")
         lines = Path("/proc/self/mountinfo").read_text().splitlines()
         return any(line.split(" ", 5)[4] == wanted for line in lines)
+
+    @classmethod
+    def _is_served(cls, folder: Path) -> bool:
+        return cls._is_mounted(folder) and bool(cls._servers(folder))
 
     @classmethod
     def _servers(cls, folder: Path) -> list[int]:
@@ -196,10 +197,8 @@ class VolumeMounts:
     @staticmethod
     def _serves(pid: int, folder: Path) -> bool:
         """Whether a process serves a folder, by its command line: a number alone proves nothing."""
-        with contextlib.suppress(OSError):
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-            return b"mount" in words and os.fsencode(folder) in words[words.index(b"mount") :]
-        return False
+        words = _command_line(pid)
+        return b"mount" in words and os.fsencode(folder) in words[words.index(b"mount") :]
 
     @classmethod
     def _signal(cls, folder: Path, servers: list[int], signal_number: signal.Signals) -> None:
@@ -213,12 +212,19 @@ class VolumeMounts:
             return any(self._serves(pid, folder) for pid in servers)
 
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_FLUSH_SECONDS):
+            async with asyncio.timeout(_EXIT_SECONDS):
                 # There is nothing to wait on: the process is no child of ours.
                 while await asyncio.to_thread(is_served):  # noqa: ASYNC110 - see above
                     await asyncio.sleep(_LOOK_SECONDS)
                 return True
         return False
+
+
+def _command_line(pid: int) -> list[bytes]:
+    """The words a process was started with; none when it is gone."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    return []
 
 
 def _end_of(log: Path) -> str:

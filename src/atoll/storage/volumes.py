@@ -11,9 +11,11 @@ from pathlib import Path
 from atoll.domain.volume import StoragePoint
 from atoll.sealing import Sealer
 from atoll.storage import objects
-from atoll.storage.mounts import VolumeMounts
+from atoll.storage.mounts import FindVolume, VolumeMounts
 from atoll.storage.objects import OpenPoint
 from atoll.storage.workspaces import Workspaces
+
+_SETTLE_SECONDS = 10.0
 
 
 class VolumeData:
@@ -39,11 +41,22 @@ class VolumeData:
         """Instances of which something is here."""
         return self.workspaces.instances() | self.mounts.instances()
 
-    async def release(self, instance_id: str) -> None:
-        """Let go of everything of an instance that is dead: its mount, then its workspace. Fine when there is none."""
+    async def settle(self, instance_id: str, find: FindVolume) -> None:
+        """Wait up to ten seconds until what a dead instance closed in its volume is stored (SA-072).
+
+        Raises `StorageFailed` when it is not; it stays on this machine until it is.
+        """
+        await self.mounts.settle(instance_id, find, seconds=_SETTLE_SECONDS)
+
+    async def release(self, instance_id: str, find: FindVolume) -> None:
+        """Let go of everything of an instance that is dead: its mount, then its workspace. Fine when there is none.
+
+        Raises `StorageFailed`, and keeps the mount, while not everything is stored.
+        """
         if instance_id in self.instances():
-            await self.mounts.detach(instance_id)
             await self.workspaces.remove(instance_id)
+            await self.settle(instance_id, find)
+            await self.mounts.detach(instance_id)
 
     async def probe(self, opened: OpenPoint, name: str) -> None:
         """Find out whether a point can be used; raises `StorageFailed`."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import structlog
 
 from atoll.ops.services import Services
 from atoll.store import pools, sandboxes
 from atoll.store.database import Transaction
+from atoll.workers.persistence import find_volume
 
 log = structlog.get_logger()
 
@@ -24,6 +27,7 @@ class OrphanWorker:
 
     def __init__(self, services: Services) -> None:
         self._services = services
+        self._find_volume = partial(find_volume, services)
 
     async def run_once(self) -> float | None:
         """Destroy every orphan. The machine is looked at before the store: ids are stored before they are used."""
@@ -42,15 +46,19 @@ class OrphanWorker:
         self._services.volumes.workspaces.sweep()
         # Mounts and workspaces of instances that the driver has nothing of any more.
         for instance_id in left - owned - {observation.instance_id for observation in found}:
-            await self._services.volumes.release(instance_id)
-            log.warning("orphaned_volume_released", instance_id=instance_id)
+            try:
+                await self._services.volumes.release(instance_id, self._find_volume)
+            except Exception as error:  # a bucket that cannot be reached must not keep the rest
+                log.warning("volume_not_stored_yet", instance_id=instance_id, error=str(error))
+            else:
+                log.warning("orphaned_volume_released", instance_id=instance_id)
         return None
 
     async def _reap(self, instance_id: str) -> None:
         await self._services.agents.drop(instance_id)
         await self._services.driver.destroy(instance_id)
         await self._services.driver.cleanup(instance_id)
-        await self._services.volumes.release(instance_id)
+        await self._services.volumes.release(instance_id, self._find_volume)
 
     async def close(self) -> None:
         """Nothing is under way between passes."""

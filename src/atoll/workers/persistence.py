@@ -23,17 +23,23 @@ from atoll.store.database import Transaction
 log = structlog.get_logger()
 
 
-async def open_volume(services: Services, sandbox: Sandbox) -> tuple[SharedVolume, OpenPoint]:
-    """The volume of a sandbox, with its storage point opened."""
+async def find_volume(services: Services, volume_id: str) -> tuple[SharedVolume, OpenPoint] | None:
+    """A volume with its storage point opened; None when it is gone."""
 
-    def look(tx: Transaction) -> tuple[SharedVolume, OpenPoint]:
-        volume = None if sandbox.volume_id is None else volumes.get(tx, sandbox.volume_id)
+    def look(tx: Transaction) -> tuple[SharedVolume, OpenPoint] | None:
+        volume = volumes.get(tx, volume_id)
         point = None if volume is None else volumes.get_point(tx, volume.storage_point_id)
-        if volume is None or point is None:
-            raise AtollError("the volume of a sandbox is gone")
-        return volume, services.volumes.open(point)
+        return None if volume is None or point is None else (volume, services.volumes.open(point))
 
     return await services.database.read(look)
+
+
+async def open_volume(services: Services, sandbox: Sandbox) -> tuple[SharedVolume, OpenPoint]:
+    """The volume of a sandbox, with its storage point opened."""
+    found = None if sandbox.volume_id is None else await find_volume(services, sandbox.volume_id)
+    if found is None:
+        raise AtollError("the volume of a sandbox is gone")
+    return found
 
 
 async def prepare_mounts(services: Services, sandbox: Sandbox) -> tuple[HostMount, ...]:

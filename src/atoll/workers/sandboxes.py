@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -25,12 +25,13 @@ from atoll.ops import command_record
 from atoll.ops.allocation import allocate, become_ready
 from atoll.ops.instance import instance_spec
 from atoll.ops.services import Services
+from atoll.storage.objects import StorageFailed
 from atoll.store import commands, sandboxes, templates
 from atoll.store.database import Transaction
 from atoll.store.transitions import transition
 from atoll.store.wakes import SANDBOXES, sandbox_topic
 from atoll.workers import suspension
-from atoll.workers.persistence import prepare_mounts
+from atoll.workers.persistence import find_volume, prepare_mounts
 
 log = structlog.get_logger()
 
@@ -41,6 +42,15 @@ _STOP_COMMANDS_SECONDS = 1.0
 _ATTEMPTS = 3
 """Walks of a sandbox on its way to READY that may end in an error without a name before it counts as failed."""
 _S = SandboxStatus
+
+
+@contextlib.contextmanager
+def _left_to_the_orphan_worker(instance_id: str) -> Iterator[None]:
+    """A volume that takes nothing now must not keep a sandbox from its end: the orphan worker stores the rest."""
+    try:
+        yield
+    except StorageFailed as error:
+        log.warning("volume_not_stored_yet", instance_id=instance_id, error=str(error))
 
 
 class SandboxWorker:
@@ -57,6 +67,7 @@ class SandboxWorker:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._again: set[str] = set()
         self._failures: dict[str, int] = {}
+        self._find_volume = partial(find_volume, services)
 
     async def run_once(self) -> float | None:
         """Renew what is under way, lease what is new, and start a task for each."""
@@ -291,6 +302,9 @@ class SandboxWorker:
             await self._stop_commands(sandbox)
             await self._services.agents.drop(sandbox.instance_id)
             await self._services.driver.destroy(sandbox.instance_id)
+            # Whoever reads that it has ended may attach its volume at once, and finds there what was closed.
+            with _left_to_the_orphan_worker(sandbox.instance_id):
+                await self._services.volumes.settle(sandbox.instance_id, self._find_volume)
 
         def finish(tx: Transaction) -> Sandbox:
             commands.end_all(tx, sandbox.id, reason=EndReason.AGENT_SHUTDOWN)
@@ -324,7 +338,9 @@ class SandboxWorker:
 
     async def _clean_up(self, sandbox: Sandbox) -> Sandbox | None:
         if sandbox.instance_id is not None:
-            await self._remove_instance(sandbox.instance_id)
+            await self._end_instance(sandbox.instance_id)
+            with _left_to_the_orphan_worker(sandbox.instance_id):
+                await self._services.volumes.release(sandbox.instance_id, self._find_volume)
 
         def release(tx: Transaction) -> Sandbox | None:
             commands.end_all(tx, sandbox.id, reason=EndReason.KILLED)
@@ -334,10 +350,14 @@ class SandboxWorker:
         return await self._services.database.write(release)
 
     async def _remove_instance(self, instance_id: str) -> None:
+        """Take an instance away whole. Raises `StorageFailed`, to be repeated, while its volume lacks what it wrote."""
+        await self._end_instance(instance_id)
+        await self._services.volumes.release(instance_id, self._find_volume)
+
+    async def _end_instance(self, instance_id: str) -> None:
         await self._services.agents.drop(instance_id)
         await self._services.driver.destroy(instance_id)
         await self._services.driver.cleanup(instance_id)
-        await self._services.volumes.release(instance_id)
 
     async def _unless_superseded(self, sandbox: Sandbox, work: Coroutine[Any, Any, None]) -> None:
         """Do slow work, but drop it as soon as somebody wants the sandbox gone."""

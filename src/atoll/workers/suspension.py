@@ -52,6 +52,7 @@ async def archive(services: Services, sandbox: Sandbox, revision: Revision) -> S
     try:
         await _make_quiet(services, sandbox)
         if not sandbox.persistence_mode.takes_snapshots:
+            await _make_sure_of_the_volume(services, sandbox)
             return await services.database.write(lambda tx: snapshots.commit_pause(tx, sandbox))
         snapshot = await _take(services, sandbox, pause, revision)
         log.info(
@@ -111,6 +112,17 @@ async def _make_quiet(services: Services, sandbox: Sandbox) -> None:
         raise _GivenUp(
             PauseFailure.UNREACHABLE, "The sandbox cannot be reached yet, so it was not paused; retry shortly."
         ) from None
+
+
+async def _make_sure_of_the_volume(services: Services, sandbox: Sandbox) -> None:
+    """What the sandbox has closed is stored once it is dead, so the volume has to take it: asked while it can go on."""
+    volume, opened = await open_volume(services, sandbox)
+    try:
+        await services.volumes.probe(opened, f"{volume.id}/.atoll-pause")
+    except archives.StorageFailed as error:
+        log.warning("volume_takes_nothing", sandbox_id=sandbox.id, error=str(error))
+        message = "The volume cannot be written to now, so the sandbox was not paused."
+        raise _GivenUp(PauseFailure.SNAPSHOT_FAILED, message) from error
 
 
 async def _take(services: Services, sandbox: Sandbox, pause: Pause, revision: Revision) -> Snapshot:

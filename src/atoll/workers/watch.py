@@ -67,7 +67,16 @@ class WatchWorker:
             # the agent would leave its sandbox BUSY for good.
             *(self._reconcile_safely(instance_id) for instance_id in unanswered if agents.is_open(instance_id)),
         )
+        await self._end_those_without_their_volume(running)
         return 1.0 if self._unreachable_since else None
+
+    async def _end_those_without_their_volume(self, running: list[str]) -> None:
+        """A mount whose rclone died cannot be brought back below a running sandbox: it would go on losing files."""
+        broken = await asyncio.to_thread(self._services.volumes.mounts.broken)
+        for instance_id in broken.intersection(running):
+            await self._dead(
+                instance_id, ErrorCode.SANDBOX_NOT_READY, "the mount of the sandbox's volume ended by itself"
+            )
 
     async def close(self) -> None:
         """End the reconciliations under way; the next life does them again."""
