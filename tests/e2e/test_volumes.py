@@ -60,6 +60,53 @@ def test_git_package_managers_and_tar_work_in_the_live_directory(server: AtollSe
     wait_until(lambda: not leaks.left_over(before, leaks.snapshot(server.data_dir)), seconds=30, what="nothing is left")
 
 
+CHANGE_IN_PLACE = """
+set -e
+cd persist
+echo new > over
+echo new >> appended
+printf new | dd of=kept conv=notrunc status=none
+truncate -s 3 cut
+python3 -c '
+import mmap, os, sqlite3
+with open("mapped", "r+b") as file, mmap.mmap(file.fileno(), 4) as memory:
+    memory[:3] = b"new"
+with open("synced", "r+b") as file:
+    file.write(b"new")
+    os.fsync(file.fileno())
+database = sqlite3.connect("database")
+database.execute("create table new (a)")
+database.close()
+'
+"""
+CHANGED = {
+    "over": b"new\n",
+    "appended": b"old\nnew\n",
+    "kept": b"new\n",
+    "cut": b"old",
+    "mapped": b"new\n",
+    "synced": b"new\n",
+}
+
+
+@pytest.mark.spec("SA-072", "SA-073")
+def test_a_file_that_was_there_is_stored_when_it_is_closed_and_not_at_the_end_of_its_sandbox(
+    server: AtollServer,
+) -> None:
+    client = server.client()
+    sandbox = ready(client, "first", "DIRECTORY")
+    said(client, sandbox, f"cd persist && for f in {' '.join(CHANGED)}; do echo old > $f; done")
+    said(client, sandbox, CHANGE_IN_PLACE)
+    [data] = (server.data_dir / "volumes").glob("*/data")
+    wait_until(
+        lambda: all((data / name).read_bytes() == content for name, content in CHANGED.items()),
+        seconds=10,
+        what="the new contents are stored",
+    )
+    wait_until(lambda: (data / "database").read_bytes().count(b"CREATE TABLE new"), seconds=10, what="the database")
+    client.terminate(sandbox["sandboxId"])
+
+
 @pytest.mark.spec("SA-073")
 def test_what_was_closed_before_an_end_is_there_for_the_next_sandbox_at_once(server: AtollServer) -> None:
     client = server.client()
