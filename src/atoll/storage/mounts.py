@@ -32,7 +32,10 @@ FindVolume = Callable[[str], Awaitable[tuple[SharedVolume, OpenPoint] | None]]
 _MOUNT_SECONDS = 30.0
 _UNMOUNT_SECONDS = 20.0
 _EXIT_SECONDS = 20.0
-_LOOK_SECONDS = 0.1
+_LOOK_SECONDS = 0.05
+_LONGEST_LOOK_SECONDS = 1.0
+_LOOKS = 2
+"""In a row that find no rclone before it counts as gone."""
 _LOG = "rclone.log"
 _LOG_BYTES = 2_000
 _VOLUME = "volume"
@@ -107,24 +110,23 @@ class VolumeMounts:
         Serves the volume again when its rclone has died. Raises `StorageFailed` when that cannot be done in time; the
         files stay here and wait for the next call.
         """
-        folder, cache = self.folder(instance_id), self.cache(instance_id)
-        if not await asyncio.to_thread(rclone.holds_unstored, cache):
-            return
-        if not await asyncio.to_thread(self._is_served, folder):
-            found = await find((cache / _VOLUME).read_text())
-            if found is None:
-                _log.warning("files of a volume that is gone are dropped", instance_id=instance_id)
-                return
-            volume, opened = found
-            try:
-                await self.attach(instance_id, opened, volume)
-            except RuntimeFailure as failure:
-                raise StorageFailed(f"what was written is not stored yet: {failure.message}") from failure
+        cache = self.cache(instance_id)
+        pause = _LOOK_SECONDS
         try:
             async with asyncio.timeout(seconds):
-                # rclone tells nobody; it tries again by itself for as long as it lives.
-                while await asyncio.to_thread(rclone.holds_unstored, cache):  # noqa: ASYNC110 - see above
-                    await asyncio.sleep(_LOOK_SECONDS)
+                # rclone tells nobody; it tries again by itself for as long as it lives, so it is looked after too.
+                while await asyncio.to_thread(rclone.holds_unstored, cache):
+                    if not await asyncio.to_thread(self._is_served, self.folder(instance_id)):
+                        found = await find((cache / _VOLUME).read_text())
+                        if found is None:
+                            _log.warning("files of a volume that is gone are dropped", instance_id=instance_id)
+                            return
+                        volume, opened = found
+                        await self.attach(instance_id, opened, volume)
+                    await asyncio.sleep(pause)
+                    pause = min(pause * 1.5, _LONGEST_LOOK_SECONDS)
+        except RuntimeFailure as failure:
+            raise StorageFailed(f"what was written is not stored: {failure.message}") from failure
         except TimeoutError:
             said = await asyncio.to_thread(_end_of, cache / _LOG)
             raise StorageFailed(f"what was written is not stored after {seconds:g} s: {said or 'no reason'}") from None
@@ -158,13 +160,16 @@ class VolumeMounts:
     async def _mounted(self, folder: Path) -> None:
         """Wait until rclone serves. Raises `OSError` when it gave up or takes too long."""
         servers: list[int] = []
+        missed = 0
 
         def is_waited_for() -> bool:
-            nonlocal servers
+            nonlocal servers, missed
             if self._is_mounted(folder):
                 return False
             servers = [pid for pid in servers if self._serves(pid, folder)] or self._servers(folder)
-            return bool(servers)
+            # One look may miss it: a process has no command line for the moment in which a program replaces another.
+            missed = 0 if servers else missed + 1
+            return missed < _LOOKS
 
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_MOUNT_SECONDS):

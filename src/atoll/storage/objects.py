@@ -70,13 +70,24 @@ class OpenPoint:
 
 
 def put(opened: OpenPoint, key: str, chunks: Iterator[bytes]) -> None:
-    """Store an object whole or not at all; an iterator that raises leaves none."""
+    """Store an object whole or not at all; an iterator that raises leaves none.
+
+    Nobody else stores under the same key meanwhile.
+    """
     try:
+        if opened.point.kind is PointKind.FOLDER:
+            _drop_half_written(Path(opened.point.location, key))
         obstore.put(opened.store(), key, chunks, use_multipart=True, chunk_size=CHUNK_BYTES, max_concurrency=2)
         if opened.point.kind is PointKind.FOLDER:
             _make_durable(Path(opened.point.location, key))
     except (BaseError, OSError) as error:
         raise StorageFailed(f"{type(error).__name__}: {error}") from error
+
+
+def _drop_half_written(file: Path) -> None:
+    """Delete what an earlier attempt at a file has left that was killed: obstore writes it under the name and `#1`."""
+    for left in file.parent.glob(f"{file.name}#*"):
+        left.unlink(missing_ok=True)
 
 
 def _make_durable(file: Path) -> None:
