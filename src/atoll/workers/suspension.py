@@ -134,7 +134,8 @@ async def _take(services: Services, sandbox: Sandbox, pause: Pause, revision: Re
             opened,
             services.volumes.workspaces.folder(str(sandbox.instance_id)),
             rules,
-            snapshot_id=services.new_id(),
+            # One id for one pause: what a pass that was cut off has stored and not recorded is replaced by the next.
+            snapshot_id=pause.attempt,
             volume_id=volume.id,
             sandbox_id=sandbox.id,
             now=services.clock(),
