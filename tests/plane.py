@@ -349,10 +349,10 @@ async def open_plane(database_url: str | None = None, **settings: Any) -> AsyncI
 
 @asynccontextmanager
 async def running_plane(
-    data_dir: Path, driver: FakeDriver, database_url: str | None = None, **settings: Any
+    data_dir: Path, driver: FakeDriver, database_url: str | None = None, *, clock: Clock | None = None, **settings: Any
 ) -> AsyncIterator[Plane]:
     """One life of a control plane in a data directory; its sandboxes outlive it."""
-    clock = Clock()
+    clock = clock or Clock()
     control = await ControlPlane.open(_settings(data_dir, database_url, **settings), driver=driver, clock=clock)
     try:
         with _application(control) as app:
