@@ -137,6 +137,38 @@ def test_a_mount_path_shows_in_no_other_sandbox_of_the_image(server: AtollServer
     wait_until(lambda: not leaks.left_over(before, leaks.snapshot(server.data_dir)), seconds=30, what="nothing is left")
 
 
+COUNT_IN_TWO_PLACES = """
+mkdir middle && head -c 60000000 /dev/urandom > middle/ballast
+python3 - <<'END'
+import os
+n = 0
+while True:
+    n += 1
+    for name in ("aaa", "zzz"):
+        with open(name + ".new", "w") as file:
+            file.write(str(n))
+        os.rename(name + ".new", name)
+END
+"""
+
+
+@pytest.mark.spec("SA-148", "SA-166")
+def test_a_snapshot_is_of_one_moment_and_a_pause_given_up_lets_commands_go_on(server: AtollServer) -> None:
+    client = server.client()
+    sandbox = ready(client, "first", "SNAPSHOT")
+    client.start(sandbox["sandboxId"], ["sh", "-c", COUNT_IN_TWO_PLACES])
+    read = "cat zzz 2>/dev/null || echo 0"
+    wait_until(lambda: int(said(client, sandbox, read)) > 0, seconds=30, what="it counts")
+    with pytest.raises(ApiError) as refused:
+        post(client, "/sandbox/pause", sandbox, snapshotMaxMb=1)
+    assert refused.value.status == 502
+    before = int(said(client, sandbox, read))
+    wait_until(lambda: int(said(client, sandbox, read)) > before, seconds=10, what="it goes on")
+    post(client, "/sandbox/pause", sandbox)
+    first, last = (int(part) for part in said(client, sandbox, "cat aaa; echo; cat zzz").split())
+    assert first - last in {0, 1}, (first, last)
+
+
 def _pause_in_background(server: AtollServer, sandbox: dict[str, Any]) -> threading.Thread:
     def pause() -> None:
         with server.client() as client:

@@ -344,6 +344,27 @@ class AgentClient(asyncio.BufferedProtocol):
             if error.code is not ErrorCode.INVALID_REQUEST:
                 raise
 
+    async def hold(self, *, limit_seconds: float) -> None:
+        """End every stream and stop every process, so that files stand as at one moment; until `release`, for
+        `limit_seconds` at most, or until another client connects. Returns after 2 s also when a process still moves.
+        """
+        try:
+            await self._ask_ok(
+                Request.HOLD, wire.encode_u32(round(limit_seconds * 1000)), extra_seconds=_ENDING_SECONDS
+            )
+        except RuntimeFailure as error:
+            if error.code is not ErrorCode.INVALID_REQUEST:
+                raise
+            await self.end_streams()  # an agent from before there was that
+
+    async def release(self) -> None:
+        """Let go on what is held; fine when nothing is."""
+        try:
+            await self._ask_ok(Request.RELEASE, b"")
+        except RuntimeFailure as error:
+            if error.code is not ErrorCode.INVALID_REQUEST:
+                raise
+
     # Inside.
 
     async def _open_stream(self, payload: bytes) -> AgentStream:

@@ -95,6 +95,10 @@ class Request(IntEnum):
     """Nobody wants a stream any more; what it began is undone."""
     QUIET = 0x25
     """End all streams."""
+    HOLD = 0x26
+    """End all streams and let nothing else move."""
+    RELEASE = 0x27
+    """What is held goes on."""
 
 
 class Answer(IntEnum):
@@ -271,7 +275,7 @@ def encode_resize(execution_id: UUID, size: PtySize) -> bytes:
 
 
 def encode_u32(value: int) -> bytes:
-    """A lone number: the capture size of RUN, the grace of STOP in milliseconds."""
+    """A lone number: the capture size of RUN, the grace of STOP and the limit of HOLD in milliseconds."""
     try:
         return _U32.pack(value)
     except struct.error as error:

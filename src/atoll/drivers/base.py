@@ -170,6 +170,14 @@ class AgentConnection(Protocol):
         """End every stream with the code 254, and return once none writes any more; commands go on."""
         ...
 
+    async def hold(self, *, limit_seconds: float) -> None:
+        """End every stream and stop every process, for `limit_seconds` at most or until another client connects."""
+        ...
+
+    async def release(self) -> None:
+        """Let go on what is held; fine when nothing is."""
+        ...
+
     def on_exit(self, callback: Callable[[CommandState], Awaitable[None] | None]) -> None:
         """Call back for the end of every started command, once per end on this connection."""
         ...

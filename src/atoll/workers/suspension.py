@@ -7,6 +7,7 @@ goes on with the ending.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
@@ -28,6 +29,8 @@ from atoll.workers.persistence import open_volume
 log = structlog.get_logger()
 
 _MIB = 1024 * 1024
+_HELD_BEYOND_SECONDS = 60.0
+"""For the record of a snapshot that took all the time it may take."""
 _NOT_TAKEN = "The snapshot of the workspace could not be taken or stored."
 
 
@@ -72,6 +75,7 @@ async def archive(services: Services, sandbox: Sandbox, revision: Revision) -> S
     except Exception:
         log.exception("pause_failed", sandbox_id=sandbox.id)
         failure = _GivenUp(PauseFailure.SNAPSHOT_FAILED, _NOT_TAKEN)
+    await _let_go_on(services, sandbox)
     return await services.database.write(lambda tx: _go_back(tx, sandbox, pause, failure))
 
 
@@ -104,14 +108,27 @@ async def release(
 
 
 async def _make_quiet(services: Services, sandbox: Sandbox) -> None:
-    """End transfers of the gateway: what one of them has answered has to be in the snapshot, and nothing half done."""
+    """End transfers of the gateway: what one of them has answered has to be in the snapshot, and nothing half done.
+
+    Where a snapshot is taken, commands stand still too: it is of one moment, also of a database that is written to.
+    """
     try:
         agent = await services.agents.get(str(sandbox.instance_id))
-        await agent.end_streams()
+        if sandbox.persistence_mode.takes_snapshots:
+            await agent.hold(limit_seconds=services.settings.snapshot_timeout_seconds + _HELD_BEYOND_SECONDS)
+        else:
+            await agent.end_streams()
     except RuntimeFailure:
         raise _GivenUp(
             PauseFailure.UNREACHABLE, "The sandbox cannot be reached yet, so it was not paused; retry shortly."
         ) from None
+
+
+async def _let_go_on(services: Services, sandbox: Sandbox) -> None:
+    """An agent that cannot be told goes on by itself, at the next connection or when its time is over."""
+    with contextlib.suppress(RuntimeFailure):
+        agent = await services.agents.get(str(sandbox.instance_id))
+        await agent.release()
 
 
 async def _make_sure_of_the_volume(services: Services, sandbox: Sandbox) -> None:

@@ -41,6 +41,8 @@ REQUESTS = {
     wire.Request.FINISH: b"",
     wire.Request.CLOSE: b"",
     wire.Request.QUIET: b"",
+    wire.Request.HOLD: wire.encode_u32(1),
+    wire.Request.RELEASE: b"",
 }
 
 

@@ -122,12 +122,14 @@ static void tick(struct agent *a, uint64_t now) {
     }
     entry_tick(a, now);
     streams_tick(a, now);
+    hold_tick(a, now);
 }
 
 static int next_wait(const struct agent *a, uint64_t now) {
     if (a->waiters_due && queue_len(&a->out) < OUT_HIGH_WATER) return 0;
-    uint64_t next = waiters_next(a), stream_at = streams_next(a);
+    uint64_t next = waiters_next(a), stream_at = streams_next(a), hold_at = hold_next(a);
     if (stream_at < next) next = stream_at;
+    if (hold_at < next) next = hold_at;
     if (a->settle_look_at < next) next = a->settle_look_at;
     for (const struct command *c = a->running.first; c; c = c->next) {
         uint64_t tick_at = command_next_tick(c);
@@ -258,6 +260,7 @@ int agent_main(int argc, char **argv) {
         for (int fd = 3; fd < 1024; fd++) close(fd);
     while (fcntl(2, F_GETFD) < 0 && open("/dev/null", O_RDWR) >= 0) continue;
     a->began_at = monotonic_ms();
+    a->hold_until = a->hold_look_at = NEVER;
     a->last_tag = TREE_TAG_BASE + ((uint64_t)getpid() << 32);
     a->environment = take_environment();
     prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); /* PID 1 is that anyway; tests run the agent without a namespace */

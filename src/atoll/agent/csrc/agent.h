@@ -31,6 +31,10 @@ enum {
     WIDE_STREAMS = 16,                       /* this many get the large window, so that all of them together stay small */
     STREAM_CLOSE_MS = 5000,                  /* for a worker to clean up after its client has gone */
     STREAM_CONNECT_MS = 10000,
+    HOLD_LOOK_MS = 2,
+    HOLD_STILL_LOOKS = 2,                    /* in a row: /proc shows the first thread of a process, the others may be behind */
+    HOLD_KEEP_MS = 50,
+    HOLD_LIMIT_MS = 2000,                    /* a fork bomb is waited for no longer */
     BUCKETS = 1024
 };
 
@@ -102,7 +106,7 @@ struct waiter {
     struct waiter *next;
     uint8_t type;
     uint32_t request;
-    struct command *command; /* NULL for STOP and QUIET */
+    struct command *command; /* NULL for STOP, QUIET and HOLD */
     uint64_t from;
     uint32_t max_bytes;
     uint64_t until;
@@ -160,6 +164,10 @@ struct agent {
     bool settled;
     unsigned asleep_looks;
     uint64_t settle_look_at, settle_limit_at;
+    uint64_t hold_until, hold_look_at; /* NEVER: nothing is held */
+    unsigned still_looks;
+    pid_t *held; /* that were stopped for it */
+    size_t held_count, held_cap;
     pid_t memory_victim;
     uint64_t memory_quiet_until;
 };
@@ -222,6 +230,13 @@ void streams_drop(struct agent *a); /* their client has gone */
 void streams_tick(struct agent *a, uint64_t now);
 uint64_t streams_next(const struct agent *a);
 void streams_free(struct agent *a);
+
+/* hold.c: everything stands still for a snapshot */
+void hold_begin(struct agent *a, uint32_t max_ms);
+void hold_release(struct agent *a); /* fine when nothing is held */
+bool hold_stands(const struct agent *a); /* nothing moves, or nothing is held any more */
+void hold_tick(struct agent *a, uint64_t now);
+uint64_t hold_next(const struct agent *a);
 
 /* memory.c: the kill when memory runs out, and the counts */
 void memory_kill(struct agent *a, uint64_t now);

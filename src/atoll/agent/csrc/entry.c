@@ -36,6 +36,7 @@ void entry_tick(struct agent *a, uint64_t now) {
 void agent_free(struct agent *a) {
     waiters_drop(a);
     streams_free(a);
+    hold_release(a);
     while (a->running.first) {
         struct command *c = a->running.first;
         input_fail(a, c, ERR_UNKNOWN, "");

@@ -110,6 +110,10 @@ static const char *decode_body(struct request *r, struct cursor *c) {
     case REQ_FINISH:
     case REQ_CLOSE:
     case REQ_QUIET:
+    case REQ_RELEASE:
+        return NULL;
+    case REQ_HOLD:
+        r->max_ms = take_u32(c);
         return NULL;
     case REQ_HELLO:
         r->epoch = take_u32(c);

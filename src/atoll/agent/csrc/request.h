@@ -24,6 +24,8 @@ struct request {
     uint8_t eof, signal, cancel;
     struct span data; /* points into the frame */
     uint32_t epoch, grace_ms;
+    /* HOLD */
+    uint32_t max_ms;
     /* OPEN, CREDIT; FILES has its arguments in argv, DATA its bytes in data */
     uint8_t kind;
     uint16_t port;

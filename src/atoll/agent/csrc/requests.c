@@ -66,6 +66,7 @@ static void handle_start(struct agent *a, const struct request *r) {
 }
 
 static void handle_stop(struct agent *a, const struct request *r) {
+    hold_release(a);
     a->stopping = true;
     for (struct command *c = a->running.first; c; c = c->next) command_end(a, c, REASON_SHUTDOWN, r->grace_ms);
     streams_stop(a);
@@ -78,9 +79,21 @@ static void handle_quiet(struct agent *a, const struct request *r) {
     waiter_add(a, r, NULL, NEVER);
 }
 
+/* As QUIET, and commands stand still too: the snapshot is of one moment. */
+static void handle_hold(struct agent *a, const struct request *r) {
+    hold_begin(a, r->max_ms);
+    waiter_add(a, r, NULL, monotonic_ms() + HOLD_LIMIT_MS);
+}
+
+static void handle_release(struct agent *a, const struct request *r) {
+    hold_release(a);
+    answer_ok(a, r->id);
+}
+
 static void handle_hello(struct agent *a, const struct request *r) {
     waiters_drop(a);
     streams_drop(a);
+    hold_release(a);
     a->stopping = false;
     for (struct command *c = a->running.first; c; c = c->next) input_orphan(c);
     answer_hello(a, r->id, r->epoch);
@@ -117,6 +130,8 @@ void request_handle(struct agent *a, const uint8_t *frame, size_t len) {
         case REQ_STATS: memory_stats(a, r.id); break;
         case REQ_STOP: handle_stop(a, &r); break;
         case REQ_QUIET: handle_quiet(a, &r); break;
+        case REQ_HOLD: handle_hold(a, &r); break;
+        case REQ_RELEASE: handle_release(a, &r); break;
         case REQ_OPEN: stream_open(a, &r); break;
         case REQ_DATA:
         case REQ_CREDIT:

@@ -18,6 +18,7 @@ void waiter_add(struct agent *a, const struct request *r, struct command *c, uin
 }
 
 static bool is_ready(const struct agent *a, const struct waiter *w, uint64_t now) {
+    if (w->type == REQ_HOLD) return hold_stands(a) || now >= w->until;
     if (w->command == NULL) return a->stream_count == 0 && (w->type == REQ_QUIET || a->running.count == 0);
     if (w->command->phase == PHASE_OVER) return true;
     return w->type == REQ_READ && (ring_next_seq(&w->command->ring) > w->from || now >= w->until);
@@ -40,6 +41,7 @@ static void answer(struct agent *a, const struct waiter *w) {
         answer_state(a, ANS_STATE, w->request, c, end, false);
         break;
     case REQ_QUIET:
+    case REQ_HOLD:
         answer_ok(a, w->request);
         break;
     default:

@@ -41,7 +41,9 @@ enum request_type {
     REQ_CREDIT = 0x22,
     REQ_FINISH = 0x23,
     REQ_CLOSE = 0x24,
-    REQ_QUIET = 0x25
+    REQ_QUIET = 0x25,
+    REQ_HOLD = 0x26,
+    REQ_RELEASE = 0x27
 };
 
 enum answer_type {
