@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.plane import Api, Plane, decoded, expect, refused, until
+from tests.plane import PREFIX, Api, Plane, decoded, expect, refused, until
 
 EVERYTHING = ["exec", "file", "pty", "signal", "status"]
 
@@ -59,6 +59,23 @@ async def test_a_process_is_started_and_read_like_a_command(plane: Plane) -> Non
     command, stdout, stderr = await it.ended(execution_id)
     assert (command["exitCode"], stdout, stderr) == (3, b"/tmp\n", b"value\n")
     assert await plane.api.command(it.sandbox_id, execution_id) == command
+
+
+@pytest.mark.spec("SA-329", "SA-341", "SA-342", "SA-444")
+async def test_a_process_runs_with_an_ai_subscription_of_its_caller_in_a_private_sandbox_alone(plane: Plane) -> None:
+    body = {"name": "n", "envVarName": "AI_TOKEN", "value": "secret"}
+    answer = await plane.api.send("POST", f"{PREFIX}/ai-subscription", json=body)
+    subscription = {"aiSubscriptionId": expect(answer, 201)["aiSubscription"]["aiSubscriptionId"]}
+    it = await gateway(plane, sandbox=await plane.api.ready_sandbox(private=True))
+    script = "printf %s $AI_TOKEN | tr a-z A-Z"
+    terminal = {**subscription, "pty": {"rows": 9, "cols": 9}}
+    for fields, said in ((subscription, b"SECRET"), ({}, b""), (terminal, b"SECRET")):
+        _, stdout, _ = await it.ended(await it.start("sh", "-c", script, **fields))
+        assert stdout == said
+    unknown = await it.send("POST", "/processes", json={"command": ["true"], "aiSubscriptionId": "none"})
+    refused(unknown, 404)
+    shared = await gateway(plane)
+    refused(await shared.send("POST", "/processes", json={"command": ["true"], **subscription}), 403)
 
 
 @pytest.mark.spec("SA-444")

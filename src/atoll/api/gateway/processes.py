@@ -52,6 +52,7 @@ async def start_process(
             cwd=body.cwd,
             env=body.env_vars or {},
             timeout_seconds=body.timeout_seconds,
+            ai_subscription_id=body.ai_subscription_id,
             stdin=bool(body.stdin),
             pty=None if body.pty is None else PtySize(body.pty.rows, body.pty.cols),
         ),
