@@ -87,6 +87,8 @@ class Settings(BaseSettings):
     """How long archiving or restoring one workspace may take."""
     audit_retention_days: int = Field(default=365, ge=1, le=36_500)
     """How long entries of the audit trail are kept."""
+    command_retention_days: int = Field(default=30, ge=1, le=36_500)
+    """How long it is on record, after the end of a sandbox, which commands ran in it."""
     volume_purge_seconds: int = Field(default=7 * 86_400, ge=0)
     """How long the data of a removed volume can be restored."""
     public_url: str | None = None
