@@ -54,7 +54,7 @@ async def test_a_command_has_three_descriptors_its_own_session_and_its_limits(ag
     assert re.search(r"^Max processes\s+4096\s+4096", limits, re.M)
 
 
-@pytest.mark.spec("SA-248")
+@pytest.mark.spec("SA-098", "SA-248")
 async def test_the_environment_is_the_sandboxes_with_the_requests_and_without_the_agents(agent: AgentClient) -> None:
     result = await agent.run(uuid4(), ["env"], env={"KEPT": "over", "NEW": "a=b c"}, timeout_seconds=10)
     lines = set(result.stdout.decode().splitlines())
