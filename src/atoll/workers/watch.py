@@ -131,6 +131,9 @@ class WatchWorker:
 
     async def _still_unreachable(self, instance_id: str) -> None:
         now = asyncio.get_running_loop().time()
+        if instance_id not in self._unreachable_since:
+            # Lost in the middle of its end, mostly: the passes go on looking each second, and the next may be far away.
+            self._services.wakes.publish((STATUSES,))
         since = self._unreachable_since.setdefault(instance_id, now)
         if now - since >= _GIVE_UP_SECONDS:
             del self._unreachable_since[instance_id]

@@ -16,6 +16,7 @@ from atoll.domain.sandbox import Sandbox, SandboxStatus
 from atoll.ops import command_record
 from atoll.store import commands, pools
 from atoll.store.database import Transaction
+from atoll.store.wakes import STATUSES
 from atoll.system import random_id
 from atoll.workers import watch
 
@@ -95,6 +96,19 @@ async def test_an_agent_that_does_not_answer_is_given_time_and_then_up(
     failed = await world.get(ready)
     assert (failed.status, failed.error_code) == (S.FAILED, ErrorCode.AGENT_UNREACHABLE)
     assert await world.watch.run_once() is None
+
+
+async def test_a_sandbox_that_is_still_dying_when_it_is_lost_is_looked_at_again_at_once(world: World) -> None:
+    ready = await world.ready()
+    instance = instance_of(world, ready)
+    instance.answers = False
+    assert instance.connection is not None
+    with world.services.wakes.listen(STATUSES) as listener:
+        instance.connection.lose()
+        assert await listener.wait(5.0)
+    world.driver.kill(str(ready.instance_id))
+    await world.watch_once()
+    assert (await world.get(ready)).status is S.FAILED
 
 
 async def test_an_unreachable_sandbox_that_is_terminated_is_forgotten(world: World) -> None:
