@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import os
 import signal
+import socket
+import stat
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -17,8 +21,9 @@ from tests.images import default_image_store
 from atoll.domain.egress import EgressPolicy
 from atoll.drivers import process
 from atoll.drivers.base import AgentConnection
-from atoll.drivers.contract import created, run, until
+from atoll.drivers.contract import created, make_spec, run, until
 from atoll.drivers.contract_isolation import Internet, reach
+from atoll.drivers.gvisor.egress import EgressProxy
 from atoll.drivers.gvisor.probe import RunscTraits
 
 pytestmark = pytest.mark.gvisor
@@ -187,8 +192,7 @@ async def test_the_proxy_is_nobody_and_knows_nothing_of_the_server(
     monkeypatch.setenv("ATOLL_SOMETHING", "secret")
     agent = await created(rig, egress=EgressPolicy((), DOMAINS))
     assert await probe(agent, https("allowed.example")) == ["200 tls allowed.example"]
-    (line,) = [one for one in processes_naming(str(rig.layout.egress_dir)) if "atoll.egress" in one]
-    pid = line.split()[1].rstrip(":")
+    pid = proxy_of(rig)
     status = await process.run(["cat", f"/proc/{pid}/status"], timeout=10)
     fields = dict(each.split(":\t", 1) for each in status.stdout.decode().splitlines() if ":\t" in each)
     assert set(fields["Uid"].split() + fields["Gid"].split()) == {"65534"}
@@ -198,23 +202,139 @@ async def test_the_proxy_is_nobody_and_knows_nothing_of_the_server(
 
 
 @pytest.mark.spec("SA-191")
-async def test_without_the_proxy_nothing_passes_and_a_new_one_serves_again(
+async def test_a_proxy_that_is_killed_is_started_again_and_what_comes_meanwhile_waits(
     rig: GvisorRig, internet: Internet, queries: Asked
 ) -> None:
     agent = await created(rig, egress=EgressPolicy((), DOMAINS))
     assert await probe(agent, https("allowed.example")) == ["200 tls allowed.example"]
-    (line,) = [one for one in processes_naming(str(rig.layout.egress_dir)) if "atoll.egress" in one]
-    os.kill(int(line.split()[1].rstrip(":")), signal.SIGKILL)
-    await until(lambda: _serves_again(agent))
+    killed = proxy_of(rig)
+    os.kill(killed, signal.SIGKILL)
+    four = internet.public[0]
+    answers = await probe(agent, https("allowed.example", host=four), ("get", four, 80, "other.example"))
+    assert answers[0] == "200 tls allowed.example" and str(answers[1]).startswith("403")
+    assert proxy_of(rig) != killed
+
+
+@pytest.mark.spec("SA-191")
+async def test_lists_of_domains_hold_while_the_control_plane_is_away_and_the_next_one_takes_the_proxy_over(
+    rig: GvisorRig, internet: Internet, queries: Asked
+) -> None:
+    agent = await created(rig, egress=EgressPolicy((), DOMAINS))
+    assert await probe(agent, https("allowed.example")) == ["200 tls allowed.example"]
+    before = proxy_of(rig)
     await rig.driver.stop()
-    assert await probe(agent, https("allowed.example", host=internet.public[0])) != ["200 tls allowed.example"]
+    assert await _as_listed(agent)
     driver = await rig.restarted()
     try:
         again = await driver.connect("one")
-        await until(lambda: _serves_again(again))
+        assert await _as_listed(again)
+        assert proxy_of(rig) == before
+        await driver.create(make_spec(rig, "other", egress=EgressPolicy((), ("other.example",))))
+        other = await driver.connect("other")
+        assert await probe(other, https("other.example")) == ["200 tls other.example"]
+        os.kill(before, signal.SIGKILL)
+        assert await _as_listed(again), "whoever took it over starts it again"
     finally:
         await driver.stop()
 
 
-async def _serves_again(agent: AgentConnection) -> bool:
-    return await probe(agent, https("allowed.example")) == ["200 tls allowed.example"]
+@pytest.mark.spec("SA-191")
+async def test_a_proxy_of_an_earlier_version_is_replaced(
+    rig: GvisorRig, internet: Internet, queries: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = await created(rig, egress=EgressPolicy((), DOMAINS))
+    assert await probe(agent, https("allowed.example")) == ["200 tls allowed.example"]
+    before, ports = proxy_of(rig), rig.driver._network._proxy.ports
+    await rig.driver.stop()
+    monkeypatch.setattr(EgressProxy, "_version", lambda self: "another")
+    driver = await rig.restarted()
+    try:
+        agent = await driver.connect("one")
+        assert await _as_listed(agent)
+        assert proxy_of(rig) != before
+        assert driver._network._proxy.ports == ports, "nobody could have them in between"
+    finally:
+        await driver.stop()
+
+
+@pytest.mark.spec("SA-191")
+async def test_whoever_takes_the_ports_of_a_dead_proxy_gets_nothing_from_sandboxes(
+    rig: GvisorRig, internet: Internet, queries: Asked
+) -> None:
+    four = internet.public[0]
+    agent = await created(rig, egress=EgressPolicy((), DOMAINS))
+    assert await probe(agent, https("allowed.example")) == ["200 tls allowed.example"]
+    ports = rig.driver._network._proxy.ports
+    assert ports is not None
+    await rig.driver.stop()
+    killed = proxy_of(rig)
+    os.kill(killed, signal.SIGKILL)
+    await until(lambda: _is_gone(killed))
+    with contextlib.ExitStack() as stack:
+        thieves = [
+            stack.enter_context(socket.create_server(("::", port), family=socket.AF_INET6, dualstack_ipv6=True))
+            for port in (ports.tls, ports.http, ports.dns)
+        ]
+        datagrams = stack.enter_context(socket.socket(socket.AF_INET6, socket.SOCK_DGRAM))
+        datagrams.bind(("::", ports.dns))
+        answers = await probe(
+            agent,
+            https("allowed.example", host=four),
+            ("get", four, 80, "allowed.example"),
+            ("ask", four, "allowed.example", 1),
+        )
+        assert answers == ["TimeoutError"] * 3
+        for thief in (*thieves, datagrams):
+            thief.settimeout(0)
+            with pytest.raises(BlockingIOError):
+                thief.recv(1) if thief is datagrams else thief.accept()
+    driver = await rig.restarted()
+    try:
+        assert await _as_listed(await driver.connect("one"))
+    finally:
+        await driver.stop()
+
+
+async def test_without_a_sandbox_that_needs_it_the_proxy_ends_with_the_control_plane(rig: GvisorRig) -> None:
+    await created(rig, egress=EgressPolicy((), DOMAINS))
+    await until(lambda: _one_of_it_runs(rig))
+    await rig.driver.destroy("one")
+    await rig.driver.cleanup("one")
+    await rig.driver.stop()
+    assert proxies_of(rig) == []
+
+
+async def test_only_root_may_speak_to_the_proxy(rig: GvisorRig) -> None:
+    await created(rig, egress=EgressPolicy((), DOMAINS))
+    await until(lambda: _one_of_it_runs(rig))
+    control = rig.layout.run_dir / "egress.sock"
+    await until(lambda: _listens(control))
+    assert stat.S_IMODE(rig.layout.run_dir.stat().st_mode) == 0o700
+    assert stat.S_IMODE(control.stat().st_mode) == 0o600
+
+
+def proxies_of(rig: GvisorRig) -> list[int]:
+    lines = [one for one in processes_naming(str(rig.layout.egress_dir)) if "atoll.egress" in one]
+    return [int(line.split()[1].rstrip(":")) for line in lines]
+
+
+def proxy_of(rig: GvisorRig) -> int:
+    (pid,) = proxies_of(rig)
+    return pid
+
+
+async def _is_gone(pid: int) -> bool:
+    return not os.path.exists(f"/proc/{pid}")  # noqa: ASYNC240, PTH110 - of no disk
+
+
+async def _one_of_it_runs(rig: GvisorRig) -> bool:
+    return len(proxies_of(rig)) == 1
+
+
+async def _listens(path: Path) -> bool:
+    return await asyncio.to_thread(path.exists)
+
+
+async def _as_listed(agent: AgentConnection) -> bool:
+    answers = await probe(agent, https("allowed.example"), ("get", "203.0.113.10", 80, "other.example"))
+    return answers[0] == "200 tls allowed.example" and str(answers[1]).startswith("403")

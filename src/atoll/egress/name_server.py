@@ -23,6 +23,7 @@ import dns.rdataclass
 import dns.rdatatype
 import dns.rrset
 
+from atoll.egress.admission import Admission
 from atoll.egress.policies import Policies, normal_name, peer_of
 from atoll.egress.resolve import Resolver
 
@@ -31,17 +32,18 @@ _UDP_BYTES = 1_232
 _UDP_BYTES_WITHOUT_EDNS = 512
 _TCP_SECONDS = 10.0
 _AT_ONCE_A_PEER = 16
-_TCP_CONNECTIONS_A_PEER = 16
+TCP_CONNECTIONS_A_PEER = 16
 
 
 class NameServer:
     """Answers queries of sandboxes, known by the address they come from."""
 
-    def __init__(self, policies: Policies, resolver: Resolver) -> None:
+    def __init__(self, policies: Policies, resolver: Resolver, admission: Admission) -> None:
+        """`admission`: of connections over TCP."""
         self._policies = policies
         self._resolver = resolver
+        self._admission = admission
         self._busy: Counter[str] = Counter()
-        self._connected: Counter[str] = Counter()
 
     async def answer(self, wire: bytes, peer: str) -> tuple[dns.message.Message, int] | None:
         """The answer to a query, and how many bytes of one fit into a datagram; None for what is no query, or one too
@@ -78,10 +80,8 @@ class NameServer:
         """Queries over one TCP connection."""
         peer = peer_of(writer.get_extra_info("peername")[0])
         try:
-            if self._connected[peer] >= _TCP_CONNECTIONS_A_PEER:
-                return
-            with _counted(self._connected, peer), contextlib.suppress(OSError, EOFError, TimeoutError):
-                while True:
+            with self._admission.one(peer) as admitted, contextlib.suppress(OSError, EOFError, TimeoutError):
+                while admitted:
                     async with asyncio.timeout(_TCP_SECONDS):
                         wire = await reader.readexactly(int.from_bytes(await reader.readexactly(2)))
                         reply = await self.answer(wire, peer)

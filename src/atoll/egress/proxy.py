@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from atoll.egress import client_hello, request_head
+from atoll.egress.admission import Admission
 from atoll.egress.client_hello import NotAllowedHello, server_name
 from atoll.egress.policies import Policies, peer_of
 from atoll.egress.request_head import NotAllowedHead
@@ -25,7 +25,7 @@ _NAME_SECONDS = 10.0
 _CONNECT_SECONDS = 10.0
 _IDLE_SECONDS = 900.0
 _CLOSE_SECONDS = 10.0
-_CONNECTIONS_A_PEER = 256
+CONNECTIONS_A_PEER = 256
 _READS = 64
 """In how many pieces a client may say where it wants to go."""
 _PIECE_BYTES = 65_536
@@ -38,10 +38,10 @@ Found = TypeVar("Found")
 class Proxy:
     """Serves connections of sandboxes, known by the address they come from."""
 
-    def __init__(self, policies: Policies, resolver: Resolver) -> None:
+    def __init__(self, policies: Policies, resolver: Resolver, admission: Admission) -> None:
         self._policies = policies
         self._resolver = resolver
-        self._connections: Counter[str] = Counter()
+        self._admission = admission
 
     async def serve_tls(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """A connection that was addressed to port 443."""
@@ -58,18 +58,13 @@ class Proxy:
         handle: Callable[[str, Stream, bytes], Awaitable[None]],
     ) -> None:
         peer = peer_of(writer.get_extra_info("peername")[0])
-        if self._connections[peer] >= _CONNECTIONS_A_PEER:
-            writer.close()
-            return
-        self._connections[peer] += 1
-        try:
-            with contextlib.suppress(OSError, EOFError, TimeoutError, NotAllowedHello, NotAllowedHead):
-                await handle(peer, (reader, writer), b"")
-        finally:
-            self._connections[peer] -= 1
-            if not self._connections[peer]:
-                del self._connections[peer]
-            _close(writer)
+        with self._admission.one(peer) as admitted:
+            try:
+                with contextlib.suppress(OSError, EOFError, TimeoutError, NotAllowedHello, NotAllowedHead):
+                    if admitted:
+                        await handle(peer, (reader, writer), b"")
+            finally:
+                _close(writer)
 
     async def _tls(self, peer: str, client: Stream, begun: bytes) -> None:
         name, begun = await _read_until(client[0], begun, server_name, client_hello.MAX_BYTES)

@@ -20,7 +20,8 @@ Address = IPv4Address | IPv6Address
 
 _LIMIT_SECONDS = 5.0
 _CACHED_NAMES = 4_096
-_AT_ONCE = 1_024
+AT_ONCE = 1_024
+"""Questions, each with a descriptor or two."""
 _DENIED = tuple(ip_network(each) for each in (*DENIED_IPV4, *DENIED_IPV6))
 
 
@@ -37,7 +38,7 @@ class Resolver:
             self._resolver.nameserver_ports = {address: int(port) for address, _, port in split if port}
         self._resolver.cache = dns.resolver.LRUCache(_CACHED_NAMES)
         self._allowed = tuple(ip_network(each) for each in allowed)
-        self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._slots = asyncio.Semaphore(AT_ONCE)
 
     async def addresses(self, name: str, kind: str) -> list[Address]:
         """The addresses of a kind (`A`, `AAAA`) that may be reached; none when there are none or nobody says so."""

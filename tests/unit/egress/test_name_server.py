@@ -13,7 +13,8 @@ import dns.rcode
 import dns.rrset
 import pytest
 
-from atoll.egress.name_server import NameServer
+from atoll.egress.admission import Admission
+from atoll.egress.name_server import TCP_CONNECTIONS_A_PEER, NameServer
 from atoll.egress.policies import Policies
 from atoll.egress.resolve import Resolver
 
@@ -52,7 +53,9 @@ def server(upstream: Upstream, tmp_path: Path) -> NameServer:
     (tmp_path / f"{PEER}.json").write_text(json.dumps({"domains": ["a.example", "*.b.example"]}))
     assert upstream.transport is not None
     port = upstream.transport.get_extra_info("sockname")[1]
-    return NameServer(Policies(tmp_path), Resolver([f"127.0.0.1#{port}"]))
+    return NameServer(
+        Policies(tmp_path), Resolver([f"127.0.0.1#{port}"]), Admission(a_peer=TCP_CONNECTIONS_A_PEER, in_all=64)
+    )
 
 
 async def ask(server: NameServer, name: str, kind: str = "A", peer: str = PEER) -> tuple[int, list[str]]:

@@ -63,7 +63,14 @@ class Network:
         name_servers: Sequence[str] = (),
     ) -> None:
         self._layout = layout
-        self._proxy = EgressProxy(layout.egress_dir, name_servers=name_servers, allowed=allowed_private)
+        self._proxy = EgressProxy(
+            layout.run_dir,
+            layout.egress_dir,
+            mark=int(layout.mark, 16) or 1,
+            name_servers=name_servers,
+            allowed=allowed_private,
+        )
+        self._in_use: Callable[[], set[int]] = set
         self._restricted: dict[int, EgressPolicy] = {}
         """The policies in force, by slot; what is in the folders of the instances is the truth."""
         self._loading = asyncio.Lock()
@@ -83,7 +90,9 @@ class Network:
         the pool. `restricted`: the policies of the sandboxes that there are, by slot."""
         self._ipv6 = _ipv6_is_there()
         self._plan = await self._choose_plan()
-        self._restricted = dict(restricted)
+        self._restricted, self._in_use = dict(restricted), in_use
+        if not any(policy.domains for policy in restricted.values()):
+            await self._proxy.end()  # of a server that was killed after the last sandbox that needed it
         async with self._loading:
             await self._load_rules()
         _let_the_machine_forward(ipv6=self._ipv6)
@@ -91,17 +100,21 @@ class Network:
         self._tasks = [asyncio.create_task(self._keep_full()), asyncio.create_task(self._keep_order())]
 
     async def stop(self) -> None:
-        """Stop filling and throw the unused namespaces away. Rules and used namespaces stay: sandboxes go on."""
+        """Stop filling and throw the unused namespaces away. Rules, used namespaces and, if a sandbox
+        needs it, the egress proxy stay: sandboxes go on."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
-        serving = self._proxy.ports is not None
-        await self._proxy.stop()
-        if serving:
-            # Nothing may be turned to ports that somebody else could take.
-            async with self._loading:
-                await self._load_rules(by_name=False)
+        in_use = self._in_use()
+        if any(policy.domains for slot, policy in self._restricted.items() if slot in in_use):
+            await self._proxy.leave()
+        else:
+            serving = self._proxy.ports is not None
+            await self._proxy.end()
+            if serving:
+                async with self._loading:
+                    await self._load_rules(by_name=False)
         unused, self._ready = self._ready, []
         await self.remove(namespace.slot for namespace in unused)
 
@@ -161,8 +174,9 @@ class Network:
         await self.remove_rules()
 
     async def remove_rules(self) -> None:
-        """Take the rules out of the machine; only when no sandbox is left (tests, uninstalling)."""
+        """Take the rules and the proxy off the machine; only when no sandbox is left (tests, uninstalling)."""
         await process.run(["nft", "delete", "table", "inet", self._layout.table], timeout=_IP_SECONDS, check=False)
+        await self._proxy.end()
         self._proxy.remove_policies()
 
     def _namespace(self, slot: int) -> Namespace:

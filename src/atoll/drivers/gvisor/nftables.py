@@ -23,6 +23,8 @@ class ProxyPorts:
     http: int
     dns: int
     """UDP and TCP."""
+    mark: int
+    """Of its sockets. Setting one takes CAP_NET_ADMIN, so a socket that has it is the proxy's."""
 
 
 def ruleset(
@@ -143,12 +145,19 @@ def _allowed(policies: Mapping[str, EgressPolicy], version: int) -> Iterator[str
 
 
 def _to_proxy(proxy: ProxyPorts | None) -> str:
-    """What may come in: connections that were turned to the proxy, which look as if they were addressed to it."""
+    """What may come in: connections that were turned to the proxy, which look as if they were addressed to it.
+
+    A connection begins only at a socket with the proxy's mark: when the proxy and the server have both been killed, the
+    ports are free, and whoever takes them must not get what sandboxes send. What goes on is not looked up, as the
+    socket is not made yet when the last packet of the handshake comes.
+    """
     if proxy is None:
         return ""
+    ports = f"{proxy.tls}, {proxy.http}, {proxy.dns}"
     return (
-        f"    iifname @by_domain tcp dport {{ {proxy.tls}, {proxy.http}, {proxy.dns} }} accept\n"
-        f"    iifname @by_domain udp dport {proxy.dns} accept\n"
+        f"    iifname @by_domain tcp dport {{ {ports} }} tcp flags & (syn | ack) != syn accept\n"
+        f"    iifname @by_domain tcp dport {{ {ports} }} socket mark {proxy.mark} accept\n"
+        f"    iifname @by_domain udp dport {proxy.dns} socket mark {proxy.mark} accept\n"
     )
 
 
@@ -163,8 +172,8 @@ def _redirects(proxy: ProxyPorts | None) -> str:
     return f"""\
   chain others {{
     type filter hook input priority filter; policy accept;
-    iifname != @by_domain tcp dport {{ {ports} }} drop
-    iifname != @by_domain udp dport {proxy.dns} drop
+    iifname != @by_domain tcp dport {{ {ports} }} socket mark {proxy.mark} drop
+    iifname != @by_domain udp dport {proxy.dns} socket mark {proxy.mark} drop
   }}
   chain prerouting {{
     type nat hook prerouting priority dstnat; policy accept;
