@@ -27,8 +27,8 @@ class Admission:
             return False
         if 4 * self._total < 3 * self._in_all:
             return True
-        peers = len(self._held) + (peer not in self._held)
-        return held < max(1, self._in_all // peers)
+        # Of those that hold some, and one that is still to come.
+        return held < max(1, self._in_all // (len(self._held) + 1))
 
     @contextlib.contextmanager
     def one(self, peer: str) -> Iterator[bool]:
