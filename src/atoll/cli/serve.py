@@ -15,9 +15,6 @@ import typer
 import uvicorn
 import uvloop
 
-from atoll import compose
-from atoll.api.app import create_app
-from atoll.api.gateway.stream import WEBSOCKET_OPTIONS
 from atoll.cli.options import AsJson, DatabaseUrl, DataDir
 from atoll.cli.output import emit, progress, reported_errors
 from atoll.domain.errors import Invalid
@@ -92,6 +89,11 @@ async def _until_started(server: uvicorn.Server, serving: asyncio.Task[None]) ->
 
 
 async def _serve(settings: Settings, listening: socket.socket, *, as_json: bool) -> None:
+    # Loaded here: they take a second, which no other command should pay.
+    from atoll import compose
+    from atoll.api.app import create_app
+    from atoll.api.gateway.stream import WEBSOCKET_OPTIONS
+
     async with await compose.ControlPlane.open(settings) as plane:
         config = uvicorn.Config(
             create_app(plane.services, readiness=plane.readiness),
