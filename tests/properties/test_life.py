@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -23,22 +23,22 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from tests.plane import Api, decoded, expect, until
-from tests.properties.checks import check_everything
+from tests.properties.checks import check_everything, settled
 from tests.properties.model import RUNS, Box, Command, Model, Refusal, Script
 from tests.properties.races import CALLS, race
 from tests.properties.world import CLOCK_STEP_SECONDS, World
 
 EXAMPLES = os.environ.get("ATOLL_PROPERTY_EXAMPLES")
-USUAL_EXAMPLES = 20
-STEPS = 30
+SEEDS = 5
+EXAMPLES_OF_A_SEED = 4
+STEPS = 25
 SIGNALS = {"SIGTERM": 143, "SIGINT": 130, "SIGKILL": 137}
-LIMIT_SECONDS = 300 + 60 * int(EXAMPLES or USUAL_EXAMPLES)
+LIMIT_SECONDS = 900 + 30 * int(EXAMPLES or 0)
 
 pytestmark = [pytest.mark.both_databases, pytest.mark.timeout(LIMIT_SECONDS)]
 PROFILE = settings(
-    max_examples=int(EXAMPLES or USUAL_EXAMPLES),
+    max_examples=int(EXAMPLES or EXAMPLES_OF_A_SEED),
     stateful_step_count=STEPS,
-    derandomize=EXAMPLES is None,
     deadline=None,
     database=None,
     print_blob=True,
@@ -46,7 +46,7 @@ PROFILE = settings(
     phases=[Phase.generate, Phase.shrink],
 )
 LIVING = {"STARTING", "READY", "BUSY", "SUSPENDED", "RESUMING", "FAILED"}
-keys = st.integers(0, 7).map(lambda number: f"key-{number}")
+ENDS = ("its compute dies", "terminate", "its compute dies", "1", "2", "4", "18")
 picks = st.integers(0, 15)
 seldom = st.integers(0, 11).map(lambda number: number == 7)
 modes = st.sampled_from(["EPHEMERAL", "SNAPSHOT", "DIRECTORY", "BOTH"])
@@ -70,7 +70,7 @@ class Life(RuleBasedStateMachine):
         self.first: Api
         self.scripts = 0
 
-    @initialize(ceiling=st.integers(2, 4), mode=modes)
+    @initialize(ceiling=st.integers(1, 3), mode=modes)
     def begin(self, ceiling: int, mode: str) -> None:
         self.model = Model(ceiling)
         self.first = self.world.new_account(ceiling)
@@ -113,9 +113,14 @@ class Life(RuleBasedStateMachine):
         if hasattr(self, "model"):
             self.run(check_everything(self.world.plane, self.api, self.model))
 
-    @rule(key=keys, mode=modes, fails=seldom)
-    def create_or_connect(self, key: str, mode: str, fails: bool) -> None:
-        self.create(key, mode, fails=fails)
+    @rule(pick=picks, mode=modes, known=st.booleans(), count=st.sampled_from([1, 1, 2, 3]), fails=seldom)
+    def create_or_connect(self, pick: int, mode: str, known: bool, count: int, fails: bool) -> None:
+        if known:
+            self.create(self.box(pick, {"SUSPENDED"}).key, mode, fails=fails)
+        elif count == 1:
+            self.create(f"key-{len(self.model.boxes)}", mode, fails=fails)
+        else:
+            self.create_at_the_same_moment(f"key-{len(self.model.boxes)}", mode, count)
 
     def create(self, key: str, mode: str, *, fails: bool) -> None:
         """One create, with an instance that can be made or not."""
@@ -140,6 +145,19 @@ class Life(RuleBasedStateMachine):
         now = self.model.now
         self.model.boxes[key] = Box(body["sandbox"]["sandboxId"], key, mode, "", now, now)
         self.model.provision(self.model.boxes[key], "STARTING", fails=fails)
+
+    def create_at_the_same_moment(self, key: str, mode: str, count: int) -> None:
+        """Several creates of one new key: one of them makes the sandbox."""
+        calls = (self.api.create(idempotencyKey=key, persistenceMode=mode) for _ in range(count))
+        answers = self.run(_together(*calls))
+        if self.model.full:
+            assert [answer.status_code for answer in answers] == [429] * count
+            return
+        assert sorted(answer.status_code for answer in answers) == [200] * (count - 1) + [201]
+        [sandbox_id] = {answer.json()["sandbox"]["sandboxId"] for answer in answers}
+        now = self.model.now
+        self.model.boxes[key] = Box(sandbox_id, key, mode, "", now, now)
+        self.model.provision(self.model.boxes[key], "STARTING", fails=False)
 
     @rule(pick=picks, statuses=st.sets(st.sampled_from(["READY", "BUSY", "SUSPENDED", "FAILED"]), min_size=1))
     def get_one_and_list_some(self, pick: int, statuses: set[str]) -> None:
@@ -167,13 +185,17 @@ class Life(RuleBasedStateMachine):
         box.active_at = self.model.now
         return True
 
-    @rule(pick=picks, word=st.sampled_from(["one", "two"]))
-    def execute(self, pick: int, word: str) -> None:
-        box = self.box(pick, RUNS | {"SUSPENDED"})
-        script = f"mkdir -p persist; echo {word} >> {box.file}; cat {box.file}"
+    @rule(pick=picks)
+    def execute(self, pick: int) -> None:
+        self.write_and_read(self.box(pick, RUNS | {"SUSPENDED"}))
+
+    def write_and_read(self, box: Box) -> None:
+        """Add a line where the mode of a sandbox keeps it; all that were added before are there."""
+        line = f"line-{len(box.lines)}"
+        script = f"mkdir -p persist; echo {line} >> {box.file}; cat {box.file}"
         answer = self.post("/sandbox/execute", box, command=["sh", "-c", script])
         if self.admits(box, answer):
-            box.lines.append(word)
+            box.lines.append(line)
             result = expect(answer, 200)["result"]
             assert decoded(result.get("stdout")).decode().split() == box.lines, "what was written is lost"
             assert result["exitCode"] == 0
@@ -249,9 +271,12 @@ class Life(RuleBasedStateMachine):
             self.run(self._said(box, command))
             box.become_ready(self.model.now)
 
-    @rule(pick=picks)
-    def pause(self, pick: int) -> None:
+    @precondition(lambda self: any(box.mode != "EPHEMERAL" for box in self.model.boxes.values()))
+    @rule(pick=picks, writes=st.booleans())
+    def pause(self, pick: int, writes: bool) -> None:
         box = self.box(pick, RUNS, keeps=True)
+        if writes and box.status in RUNS:
+            self.write_and_read(box)
         answer = self.post("/sandbox/pause", box)
         if box.mode == "EPHEMERAL":
             assert_refused(answer, Refusal(400))
@@ -265,9 +290,11 @@ class Life(RuleBasedStateMachine):
             box.suspended_at = self.model.now
             box.end_life("SUSPENDED", None, "agent_shutdown")
 
-    @rule(pick=picks, fails=seldom)
-    def resume(self, pick: int, fails: bool) -> None:
+    @rule(pick=picks, crowded=st.sampled_from([False, False, True]), fails=seldom)
+    def resume(self, pick: int, crowded: bool, fails: bool) -> None:
         box = self.box(pick, {"SUSPENDED"})
+        while crowded and not self.model.full:
+            self.create(f"key-{len(self.model.boxes)}", "EPHEMERAL", fails=False)
         possible = box.status == "SUSPENDED" and not self.model.full
         fails = fails and possible and not self.model.held
         if fails:
@@ -281,15 +308,23 @@ class Life(RuleBasedStateMachine):
             box.active_at = self.model.now
             if possible:
                 self.model.provision(box, "RESUMING", fails=fails)
+                self.run(settled(self.world.plane, self.api, self.model))
+            if possible and box.status in RUNS:
+                self.write_and_read(box)
         else:
             assert_refused(answer, Refusal(409))
 
-    @rule(pick=picks, dies=st.sampled_from([False, False, True]))
-    def terminate_or_let_its_compute_die(self, pick: int, dies: bool) -> None:
-        box = self.box(pick, RUNS)
-        if not dies:
+    @rule(pick=picks, how=st.sampled_from(ENDS))
+    def something_ends(self, pick: int, how: str) -> None:
+        """By a call, from outside, or as time passes: that many steps of the clock."""
+        box = self.box(pick, {"BUSY"} if any(it.running_commands for it in self.model.boxes.values()) else RUNS)
+        if how == "terminate":
             assert expect(self.post("/sandbox/terminate", box), 200)["sandbox"]["status"] == "TERMINATED"
             box.terminate("USER_REQUESTED")
+        elif how.isdigit():
+            seconds = int(how) * CLOCK_STEP_SECONDS
+            self.run(self.world.plane.let_pass(seconds))
+            self.model.pass_seconds(seconds)
         elif box.status in RUNS:
             self.run(self._kill_its_compute(box))
             box.end_life("FAILED", 137, "killed")
@@ -299,46 +334,22 @@ class Life(RuleBasedStateMachine):
         [[instance_id]] = await plane.sql("SELECT instance_id FROM sandboxes WHERE id = :id", id=box.sandbox_id)
         await self.world.driver.kill_from_outside(instance_id)
 
-    @rule(steps=st.sampled_from([1, 2, 4, 18]))
-    def time_passes(self, steps: int) -> None:
-        self.run(self.world.plane.let_pass(steps * CLOCK_STEP_SECONDS))
-        self.model.pass_seconds(steps * CLOCK_STEP_SECONDS)
-
-    @precondition(lambda self: not self.model.held)
-    @rule()
-    def nothing_can_be_made_for_a_while(self) -> None:
-        self.model.held = True
-        self.world.hold(held=True)
-
-    @precondition(lambda self: self.model.held)
-    @rule()
-    def it_can_be_made_again(self) -> None:
-        self.world.hold(held=False)
-        self.model.release()
-
-    @rule()
-    def the_control_plane_is_started_again(self) -> None:
-        self.world.restart()
+    @rule(restarts=st.booleans())
+    def the_control_plane_starts_again_or_makes_nothing_for_a_while(self, restarts: bool) -> None:
+        if restarts:
+            self.world.restart()
+        elif self.model.held:
+            self.world.hold(held=False)
+            self.model.release()
+        else:
+            self.world.hold(held=True)
+            self.model.held = True
 
     @rule(pick=picks, calls=st.lists(st.sampled_from(CALLS), min_size=2, max_size=3))
     def calls_at_the_same_moment(self, pick: int, calls: list[str]) -> None:
         self.scripts += 1
         script = Script(f"script-{self.scripts}", 0, waits=True)
         self.run(race(self.world.plane, self.api, self.model, self.box(pick, LIVING), calls, script))
-
-    @rule(key=keys, count=st.integers(2, 4))
-    def creates_of_one_key_at_the_same_moment(self, key: str, count: int) -> None:
-        if key in self.model.boxes:
-            return
-        answers = self.run(_together(*(self.api.create(idempotencyKey=key) for _ in range(count))))
-        if self.model.full:
-            assert [answer.status_code for answer in answers] == [429] * count
-            return
-        assert sorted(answer.status_code for answer in answers) == [200] * (count - 1) + [201]
-        [sandbox_id] = {answer.json()["sandbox"]["sandboxId"] for answer in answers}
-        now = self.model.now
-        self.model.boxes[key] = Box(sandbox_id, key, "EPHEMERAL", "", now, now)
-        self.model.provision(self.model.boxes[key], "STARTING", fails=False)
 
 
 async def _together(*calls: Coroutine[Any, Any, httpx.Response]) -> list[httpx.Response]:
@@ -358,4 +369,8 @@ def world(database_url: str | None) -> Iterator[World]:
     "SA-057", "SA-121", "SA-124", "SA-361", "SA-363", "SA-369", "SA-370", "SA-371", "SA-384", "SA-414", "SA-416"
 )
 def test_whatever_is_called_in_whatever_order_the_account_is_as_the_specification_says(world: World) -> None:
-    run_state_machine_as_test(lambda: Life(world), settings=PROFILE)
+    if EXAMPLES is not None:
+        run_state_machine_as_test(lambda: Life(world), settings=PROFILE)
+        return
+    for number in range(SEEDS):  # few examples of one seed are much alike
+        run_state_machine_as_test(seed(number)(lambda: Life(world)), settings=PROFILE)
