@@ -160,6 +160,7 @@ async def ended(reader: asyncio.StreamReader) -> bytes:
         ("http", b"GET / HTTP/1.1\r\nHost: listed.example\r\n", b"X-More: 1\r\n"),
         ("http", b"", b""),
     ],
+    ids=["handshake in crumbs", "no handshake", "head in lines", "no head"],
 )
 async def test_a_client_that_takes_its_time_to_say_where_to_is_cut_off(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, which: str, begun: bytes, more: bytes
