@@ -10,18 +10,25 @@ import asyncio
 import os
 import re
 import shutil
+import socket
+import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from ipaddress import IPv4Network
 from pathlib import Path
 
+from atoll.domain.egress import EgressPolicy
 from atoll.domain.errors import RuntimeFailure
+from atoll.drivers.gvisor import addresses
 from atoll.drivers.gvisor.images import ImageStore
 from atoll.drivers.gvisor.images.default_image import default_image
+from atoll.drivers.gvisor.nftables import ProxyPorts, ruleset
 from atoll.drivers.gvisor.probe import probe_runsc
-from atoll.drivers.process import ProgramError, run
+from atoll.drivers.process import ProgramError, ProgramMissing, run
 
 SETUP = "sh deploy/setup-machine.sh"
+NFT_MODULES = "modprobe -a nft_socket nft_redir nft_masq nft_fib_inet"
 OLDEST_LINUX = (5, 10)
 LITTLE_DISK = 10 << 30
 NO_DISK = 3 << 30
@@ -64,6 +71,8 @@ class Machine:
     agent: Path
     """The agent's binary."""
     runsc: Path = Path("runsc")
+    python: Path = Path(sys.executable)
+    """What the egress proxy runs with."""
     proc: Path = Path("/proc")
     cgroup: Path = Path("/sys/fs/cgroup")
 
@@ -78,6 +87,7 @@ async def examine(machine: Machine) -> list[Finding]:
         _name_spaces(),
         _program("nft", "separates the networks of sandboxes", ["nft", "-c", "add table inet atoll_doctor"]),
         _forwarding(machine),
+        _domain_control(machine),
         _private_mount(),
         *(_program(name, purpose, [name, "--version"]) for name, purpose in _PROGRAMS.items()),
         _agent(machine),
@@ -154,6 +164,41 @@ async def _forwarding(machine: Machine) -> Finding:
         return Finding("forwarding", Status.OK, "IPv4 forwarding is off; the driver turns it on when it starts")
     detail = "IPv4 forwarding is off and cannot be turned on from here"
     return Finding("forwarding", Status.WARNING, detail, "sysctl -w net.ipv4.ip_forward=1")
+
+
+async def _domain_control(machine: Machine) -> Finding:
+    """Whatever a list of domains takes: without it only sandboxes that have one cannot run, so it is a warning."""
+    name = "domain control"
+    try:
+        await run([str(machine.python), "-P", "-m", "atoll.egress", "--help"], timeout=_CHECK_SECONDS)
+    except ProgramError as error:
+        detail = f"the egress proxy does not start, so sandboxes with a list of domains cannot run: {error}"
+        return Finding(name, Status.WARNING, detail, "pip install --force-reinstall .")
+    try:
+        await run(["setsid", "--fork", "true"], timeout=_CHECK_SECONDS)
+        await run(["nft", "--version"], timeout=_CHECK_SECONDS)
+        # In a namespace that ends with the program: the rules are in force there for a moment, and nowhere else.
+        rules = _rules_with_every_feature().encode()
+        await run(["unshare", "--net", "--", "nft", "-f", "-"], input=rules, timeout=_CHECK_SECONDS)
+    except ProgramMissing as error:
+        return Finding(name, Status.WARNING, f"sandboxes with a list of domains cannot run: {error}", SETUP)
+    except ProgramError as error:
+        detail = f"this Linux refuses the packet rules, so sandboxes with a list of domains cannot run: {error}"
+        return Finding(name, Status.WARNING, detail, NFT_MODULES)
+    try:
+        with socket.socket() as marked:
+            marked.setsockopt(socket.SOL_SOCKET, socket.SO_MARK, 1)
+    except OSError:
+        detail = "sockets cannot be marked, so sandboxes with a list of domains cannot run"
+        return Finding(name, Status.WARNING, detail, "sudo atoll doctor")
+    return Finding(name, Status.OK, "lists of domains can be held to: packet rules, marked sockets, the egress proxy")
+
+
+def _rules_with_every_feature() -> str:
+    plan = addresses.plan("000000", IPv4Network("10.231.0.0/16"), [])
+    policy = EgressPolicy(("203.0.113.8/32",), ("example.com",))
+    ports = ProxyPorts(tls=1, http=2, dns=3, mark=1)
+    return ruleset("atoll_doctor", "atdoctor", plan, restricted={"atdoctor0": policy}, proxy=ports)
 
 
 async def _private_mount() -> Finding:

@@ -182,7 +182,8 @@ class EgressProxy:
             )
 
     def _argv(self) -> list[str]:
-        argv = [sys.executable, "-m", "atoll.egress", "--policies", str(self._policies)]
+        # -P: not out of the folder that somebody happened to start the server in, as it begins as root.
+        argv = [sys.executable, "-P", "-m", "atoll.egress", "--policies", str(self._policies)]
         argv += ["--control", str(self._control), "--version", self._version()]
         for option, each in zip(_SOCKETS, self._sockets, strict=True):
             argv += [f"--{option}", str(each.fileno())]

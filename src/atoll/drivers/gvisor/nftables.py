@@ -24,7 +24,7 @@ class ProxyPorts:
     dns: int
     """UDP and TCP."""
     mark: int
-    """Of its sockets. Setting one takes CAP_NET_ADMIN, so a socket that has it is the proxy's."""
+    """Of its sockets. Setting one takes CAP_NET_ADMIN or CAP_NET_RAW, so no ordinary program's has it."""
 
 
 def ruleset(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -78,3 +79,26 @@ async def test_on_this_machine_nothing_that_sandboxes_need_is_missing_and_nothin
     missing = [finding for finding in found if finding.status is Status.MISSING]
     assert [finding.name for finding in missing] == ["agent"]
     assert left_by_checks() == []
+
+
+async def test_what_lists_of_domains_take_is_checked_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert by_name(await examine(machine(tmp_path)))["domain control"].status is Status.OK
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for name in ("unshare", "setsid"):
+        (programs / name).symlink_to(Path(shutil.which(name) or ""))
+    nft = programs / "nft"
+    nft.write_text('#!/bin/sh\n[ "$1" = --version ]\n')
+    nft.chmod(0o755)
+    for name in ("sh", "true"):
+        (programs / name).symlink_to(Path(shutil.which(name) or ""))
+    monkeypatch.setenv("PATH", str(programs))
+    found = by_name(await examine(machine(tmp_path)))["domain control"]
+    assert (found.status, found.remedy) == (Status.WARNING, "modprobe -a nft_socket nft_redir nft_masq nft_fib_inet")
+    nft.unlink()
+    found = by_name(await examine(machine(tmp_path)))["domain control"]
+    assert (found.status, found.remedy) == (Status.WARNING, "sh deploy/setup-machine.sh")
+    (programs / "python").write_text("#!/bin/sh\nexit 1\n")
+    (programs / "python").chmod(0o755)
+    found = by_name(await examine(machine(tmp_path, python=programs / "python")))["domain control"]
+    assert (found.status, found.remedy) == (Status.WARNING, "pip install --force-reinstall .")
