@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-import os
 import socket
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -32,6 +31,7 @@ from atoll.agent.protocol import (
     StreamFrame,
     TooManyPendingError,
 )
+from atoll.agent.socket_path import short_path
 from atoll.agent.streams import STREAM_CREDIT_BYTES, AgentStream
 from atoll.agent.wire import EncodingError, ErrorAnswer, ForeignProtocolError, Request, StateAnswer, WireError
 from atoll.domain.command import AgentStats, CommandOutput, CommandResult, CommandState, PtySize, Started
@@ -43,7 +43,6 @@ _STDIN_LIMIT_SECONDS = 30.0
 """The agent's own limit for input that nobody reads."""
 _ENDING_SECONDS = 10.0
 """From a deadline to the last SIGKILL and the exit event."""
-_MAX_SOCKET_PATH = 100
 _SEND_BYTES = 1024 * 1024
 _MAX_UNHEARD_EXITS = 1280
 
@@ -95,16 +94,8 @@ class AgentClient(asyncio.BufferedProtocol):
 
     @classmethod
     async def _open(cls, socket_path: Path) -> AgentClient:
-        loop = asyncio.get_running_loop()
-        if len(os.fsencode(socket_path)) <= _MAX_SOCKET_PATH:
-            _, client = await loop.create_unix_connection(cls, str(socket_path))
-            return client
-        # The path of a socket ends at 107 bytes; through the descriptor of its folder it is always short.
-        folder = os.open(socket_path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            _, client = await loop.create_unix_connection(cls, f"/proc/self/fd/{folder}/{socket_path.name}")
-        finally:
-            os.close(folder)
+        with short_path(socket_path) as path:
+            _, client = await asyncio.get_running_loop().create_unix_connection(cls, path)
         return client
 
     # What the event loop calls.
@@ -299,11 +290,7 @@ class AgentClient(asyncio.BufferedProtocol):
 
     async def forget(self, execution_id: UUID) -> None:
         """Free an exited command; unknown ids are fine. INVALID_REQUEST for one that runs."""
-        try:
-            await self._ask_ok(Request.FORGET, execution_id.bytes)
-        except RuntimeFailure as error:
-            if error.code is not ErrorCode.EXECUTION_NOT_FOUND:
-                raise
+        await self._ask_unless(ErrorCode.EXECUTION_NOT_FOUND, Request.FORGET, execution_id.bytes)
 
     async def list_commands(self) -> list[CommandState]:
         """Every command the agent knows, the exited first, oldest first."""
@@ -337,33 +324,18 @@ class AgentClient(asyncio.BufferedProtocol):
 
     async def end_streams(self) -> None:
         """End every stream, and return once none writes any more; commands go on."""
-        try:
-            await self._ask_ok(Request.QUIET, b"", extra_seconds=_ENDING_SECONDS)
-        except RuntimeFailure as error:
-            # An agent from before there were streams has none.
-            if error.code is not ErrorCode.INVALID_REQUEST:
-                raise
+        await self._ask_newer(Request.QUIET)
 
     async def hold(self, *, limit_seconds: float) -> None:
         """End every stream and stop every process, so that files stand as at one moment; until `release`, for
         `limit_seconds` at most, or until another client connects. Returns after 2 s also when a process still moves.
         """
-        try:
-            await self._ask_ok(
-                Request.HOLD, wire.encode_u32(round(limit_seconds * 1000)), extra_seconds=_ENDING_SECONDS
-            )
-        except RuntimeFailure as error:
-            if error.code is not ErrorCode.INVALID_REQUEST:
-                raise
-            await self.end_streams()  # an agent from before there was that
+        if not await self._ask_newer(Request.HOLD, wire.encode_u32(round(limit_seconds * 1000))):
+            await self.end_streams()
 
     async def release(self) -> None:
         """Let go on what is held; fine when nothing is."""
-        try:
-            await self._ask_ok(Request.RELEASE, b"")
-        except RuntimeFailure as error:
-            if error.code is not ErrorCode.INVALID_REQUEST:
-                raise
+        await self._ask_newer(Request.RELEASE)
 
     # Inside.
 
@@ -400,6 +372,22 @@ class AgentClient(asyncio.BufferedProtocol):
     def _write(self, *parts: bytes | memoryview) -> None:
         if self._transport is not None and not self._transport.is_closing():
             self._transport.writelines(parts)
+
+    async def _ask_newer(self, kind: Request, payload: bytes = b"") -> bool:
+        """Ask for what an agent that was deployed by an earlier version may not know; False then."""
+        return await self._ask_unless(ErrorCode.INVALID_REQUEST, kind, payload, extra_seconds=_ENDING_SECONDS)
+
+    async def _ask_unless(
+        self, tolerated: ErrorCode, kind: Request, payload: bytes, *, extra_seconds: float = 0
+    ) -> bool:
+        """Whether it was done; False for the one error that is fine."""
+        try:
+            await self._ask_ok(kind, payload, extra_seconds=extra_seconds)
+        except RuntimeFailure as error:
+            if error.code is not tolerated:
+                raise
+            return False
+        return True
 
     async def _ask_ok(self, kind: Request, payload: bytes, *, extra_seconds: float | None = 0) -> None:
         await self._ask(type(None), kind, Expect.OK, payload, extra_seconds=extra_seconds)

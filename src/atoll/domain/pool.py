@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
+
+from atoll.domain.template import WarmPool
 
 
 class WarmState(StrEnum):
@@ -29,6 +31,15 @@ class WarmInstance:
     allocation_pending: bool
     created_at: datetime
     ready_at: datetime | None
+
+
+MISSED_FOR = timedelta(minutes=10)
+"""How long a pool that was found empty is kept at its maximum."""
+
+
+def pool_target(pool: WarmPool, *, missed: bool) -> int:
+    """How many should wait: what is desired, or the maximum for ten minutes after a create has found none."""
+    return pool.max if missed else pool.desired
 
 
 def shortfall(desired: int, booting: int, waiting: int) -> int:

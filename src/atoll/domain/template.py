@@ -74,8 +74,11 @@ class WarmPool:
     """How many booted sandboxes a revision keeps ready."""
 
     desired: int
+    """Kept waiting."""
     min: int
+    """With fewer than these a boot does not wait until whoever claimed one has begun to work."""
     max: int
+    """Kept waiting for a while after a create has found none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import bindparam, insert, select, update
@@ -10,7 +12,7 @@ from sqlalchemy import bindparam, insert, select, update
 from atoll.domain.template import NetworkControl, Revision, Template, WarmPool
 from atoll.store.database import Transaction
 from atoll.store.rows import Mapper
-from atoll.store.tables import revisions, templates
+from atoll.store.tables import revisions, sandboxes, templates
 
 _template_mapper = Mapper(templates, Template)
 
@@ -113,6 +115,26 @@ def pooled_revisions(tx: Transaction) -> list[Revision]:
         )
     )
     return [_revision_mapper.one(row) for row in tx.connection.execute(query)]
+
+
+def missed_pools(tx: Transaction, revision_ids: Sequence[str], since: datetime) -> set[str]:
+    """Those of the revisions of which a sandbox was created since then that no waiting instance was there for."""
+    accounts = (
+        select(templates.c.account_id)
+        .join(revisions, revisions.c.template_id == templates.c.id)
+        .where(revisions.c.id.in_(revision_ids))
+    )
+    query = (
+        select(sandboxes.c.template_revision_id)
+        .where(
+            sandboxes.c.account_id.in_(accounts),
+            sandboxes.c.created_at >= since,
+            sandboxes.c.template_revision_id.in_(revision_ids),
+            sandboxes.c.is_warm_allocation.is_(False),
+        )
+        .distinct()
+    )
+    return set(tx.connection.execute(query).scalars()) if revision_ids else set()
 
 
 def current_revision_ids(tx: Transaction) -> set[str]:

@@ -11,7 +11,7 @@ from uuid import UUID
 import structlog
 
 from atoll.domain.errors import AtollError
-from atoll.domain.pool import WarmInstance, WarmState, shortfall
+from atoll.domain.pool import MISSED_FOR, WarmInstance, WarmState, pool_target, shortfall
 from atoll.domain.template import Revision
 from atoll.ops.identity import DEFAULT_ACCOUNT, DEFAULT_TEMPLATE
 from atoll.ops.instance import instance_spec, pool_key
@@ -26,6 +26,8 @@ _BACKOFF_SECONDS = 30.0
 _BOOTS_AT_ONCE = 2
 _REFILL_AFTER_SECONDS = 0.75
 _WARM_UP_SECONDS = 10.0
+_Targets = dict[str, tuple[Revision, int, int]]
+"""By pool key: what is booted, how many should wait, and below how many a refill is urgent."""
 
 
 class PoolWorker:
@@ -54,13 +56,14 @@ class PoolWorker:
                 self._begin(instance.id, self._remove(instance.id))
         if now < self._not_before:
             return self._not_before - now
-        for key, (revision, desired) in targets.items():
+        for key, (revision, desired, minimum) in targets.items():
             booting = sum(i.pool_key == key and i.id in under_way for i in instances if i.state is WarmState.BOOTING)
             waiting = sum(i.pool_key == key for i in instances if i.state is WarmState.WAITING)
-            for _ in range(shortfall(desired, booting, waiting)):
+            for number in range(shortfall(desired, booting, waiting)):
                 instance_id = self._services.new_id()
                 await self._services.database.write(partial(pools.add, instance_id=instance_id, pool_key=key))
-                self._begin(instance_id, self._boot(instance_id, revision))
+                after = 0.0 if booting + waiting + number < minimum else _REFILL_AFTER_SECONDS
+                self._begin(instance_id, self._boot(instance_id, revision, after_seconds=after))
         return None
 
     async def close(self) -> None:
@@ -70,17 +73,20 @@ class PoolWorker:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _look(self, tx: Transaction) -> tuple[dict[str, tuple[Revision, int]], list[WarmInstance]]:
-        targets: dict[str, tuple[Revision, int]] = {}
+    def _look(self, tx: Transaction) -> tuple[_Targets, list[WarmInstance]]:
+        targets: _Targets = {}
         default = self._default_revision(tx)
         if default is not None and self._services.settings.warm_pool_size:
-            targets[pool_key(default)] = (default, self._services.settings.warm_pool_size)
-        for revision in templates.pooled_revisions(tx):
+            targets[pool_key(default)] = (default, self._services.settings.warm_pool_size, 0)
+        pooled = templates.pooled_revisions(tx)
+        missed = templates.missed_pools(tx, [revision.id for revision in pooled], tx.now - MISSED_FOR)
+        for revision in pooled:
             if revision.warm_pool is None:
                 continue
             key = pool_key(revision)
-            wanted = min(revision.warm_pool.desired, revision.warm_pool.max)
-            targets[key] = (revision, max(wanted, targets[key][1] if key in targets else 0))
+            wanted = pool_target(revision.warm_pool, missed=revision.id in missed)
+            _, shared, minimum = targets.get(key, (revision, 0, 0))  # revisions that boot the same share a pool
+            targets[key] = (revision, max(wanted, shared), max(revision.warm_pool.min, minimum))
         return targets, pools.list_all(tx)
 
     @staticmethod
@@ -94,7 +100,7 @@ class PoolWorker:
         return None if revision is None or revision.persistence_mode.uses_volume else revision
 
     async def _discard_unwanted(
-        self, targets: dict[str, tuple[Revision, int]], instances: list[WarmInstance], under_way: frozenset[str]
+        self, targets: _Targets, instances: list[WarmInstance], under_way: frozenset[str]
     ) -> None:
         """Discard surplus, instances of a superseded shape, and boots that an earlier life left behind."""
         kept: dict[str, int] = {}
@@ -120,10 +126,10 @@ class PoolWorker:
         self._tasks[instance_id] = task
         task.add_done_callback(lambda _: self._tasks.pop(instance_id, None))
 
-    async def _boot(self, instance_id: str, revision: Revision) -> None:
+    async def _boot(self, instance_id: str, revision: Revision, *, after_seconds: float) -> None:
         services = self._services
         # Whoever has just claimed one is about to run its first command, which a boot beside it would slow down.
-        await asyncio.sleep(_REFILL_AFTER_SECONDS)
+        await asyncio.sleep(after_seconds)
         try:
             async with self._boots:
                 await services.driver.prepare_image(revision.image_digest)

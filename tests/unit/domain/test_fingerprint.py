@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll.domain.execution import fingerprint
-from atoll.domain.pool import shortfall
+from atoll.domain.pool import pool_target, shortfall
+from atoll.domain.template import WarmPool
 
 KEY = b"k" * 32
 argvs = st.lists(st.text(max_size=20), min_size=1, max_size=4)
@@ -42,3 +43,8 @@ def test_a_fingerprint_needs_the_key_to_be_guessed() -> None:
 @pytest.mark.parametrize(("state", "missing"), [((2, 0, 0), 2), ((2, 1, 0), 1), ((2, 1, 1), 0), ((0, 1, 2), -3)])
 def test_a_pool_lacks_what_neither_waits_nor_boots(state: tuple[int, int, int], missing: int) -> None:
     assert shortfall(*state) == missing
+
+
+def test_a_pool_that_was_found_empty_grows_to_its_maximum() -> None:
+    assert pool_target(WarmPool(2, 1, 5), missed=False) == 2
+    assert pool_target(WarmPool(2, 1, 5), missed=True) == 5

@@ -124,6 +124,24 @@ async def test_a_pool_of_a_revision_is_filled_beside_the_default_one(pooled: Wor
     assert [instance.pool_key for instance in held] == [pool_key(revision)] * 3
 
 
+async def test_a_pool_that_a_create_found_empty_grows_to_its_maximum_for_ten_minutes(world: World) -> None:
+    made = world.store.made
+    request = create_revision_request(
+        account_id=made.account_id, template_id=made.template_id, image_digest=OTHER_IMAGE, warm_pool=WarmPool(1, 0, 3)
+    )
+    await create_revision(world.services, world.store.principal, request)
+    await world.fill_pools()
+    assert len(await waiting(world)) == 1
+    first, second = await world.create(), await world.create(idempotency_key="second")
+    await world.work()
+    assert [(await world.get(s)).is_warm_allocation for s in (first, second)] == [True, False]
+    await world.fill_pools()
+    assert len(await waiting(world)) == 3
+    world.store.clock.pass_seconds(601)
+    await world.fill_pools()
+    assert len(await waiting(world)) == 1
+
+
 async def test_surplus_is_discarded(pooled: World) -> None:
     await pooled.fill_pools()
     pooled.settings["warm_pool_size"] = 1
