@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from atoll import __version__
-from atoll.cli import bootstrap, doctor, image, mcp, serve, teardown, token
+from atoll.cli import account, bootstrap, doctor, image, mcp, serve, teardown, token
 from atoll.cli.options import AsJson
 from atoll.cli.output import emit
 
@@ -23,6 +23,7 @@ app.command("bootstrap")(bootstrap.bootstrap)
 app.command("teardown")(teardown.teardown)
 app.command("mcp")(mcp.mcp)
 app.command("doctor")(doctor.doctor)
+app.add_typer(account.app, name="account")
 app.add_typer(token.app, name="token")
 app.add_typer(image.app, name="image")
 app.add_typer(bootstrap.apps, name="app")

@@ -53,6 +53,8 @@ class AuditAction(StrEnum):
     """The operator issued a token."""
     REVOKE_TOKEN = "revoke-token"  # noqa: S105 - a deed, not a secret
     """The operator took a token back."""
+    CHANGE_ACCOUNT = "change-account"
+    """The operator changed an account's ceiling or entitlement."""
     BOOTSTRAP = "bootstrap"
     """The operator made an account, or issued another token of its admin."""
 

@@ -116,7 +116,7 @@ def issue_token(
     unknown = scopes - {str(scope) for scope in Scope}
     if unknown:
         raise Invalid(f"Unknown scopes: {', '.join(sorted(unknown))}.", field="scopes")
-    account = _existing_account(tx, account_name)
+    account = existing_account(tx, account_name)
     name = user_name or DEFAULT_USER
     user = identity.find_user(tx, account.id, name)
     if user is None:
@@ -129,7 +129,7 @@ def issue_token(
 
 def list_tokens(tx: Transaction, account_name: str | None) -> list[identity.TokenRecord]:
     """The tokens of an account, or of all."""
-    return identity.list_tokens(tx, None if account_name is None else _existing_account(tx, account_name).id)
+    return identity.list_tokens(tx, None if account_name is None else existing_account(tx, account_name).id)
 
 
 def revoke_token(tx: Transaction, *, token_id: str | None = None, token: str | None = None) -> str:
@@ -162,10 +162,11 @@ def _restriction(tx: Transaction, account_id: str, asked: Restrict) -> Restricti
 
 def create_app(tx: Transaction, new_id: Callable[[], str], account_name: str, name: str) -> identity.App:
     """Make or find an app of an existing account."""
-    return find_or_add_app(tx, new_id, _existing_account(tx, account_name).id, name)
+    return find_or_add_app(tx, new_id, existing_account(tx, account_name).id, name)
 
 
-def _existing_account(tx: Transaction, name: str) -> Account:
+def existing_account(tx: Transaction, name: str) -> Account:
+    """An account by its name; raises `NotFound`."""
     account = identity.find_account(tx, name)
     if account is None:
         raise NotFound(f"There is no account {name!r}; run atoll bootstrap first.")

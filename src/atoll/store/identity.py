@@ -212,6 +212,18 @@ def find_token(
     return None if row is None else (row.id, row.account_id)
 
 
+def list_accounts(tx: Transaction) -> list[Account]:
+    """Every account, by name."""
+    query = select(*_account_mapper.columns).order_by(accounts.c.name)
+    return [_account_mapper.one(row) for row in tx.connection.execute(query)]
+
+
+def set_admission(tx: Transaction, account_id: str, *, entitled: bool, active_sandbox_limit: int | None) -> None:
+    """Change whether an account may use sandboxes, and how many."""
+    values = {"entitled": entitled, "active_sandbox_limit": active_sandbox_limit}
+    tx.connection.execute(update(accounts).where(accounts.c.id == account_id).values(**values))
+
+
 def set_billing(tx: Transaction, account_id: str, *, plan: Plan, credit_micros: int) -> None:
     """Change how an account pays."""
     tx.connection.execute(

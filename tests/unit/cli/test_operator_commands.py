@@ -247,3 +247,40 @@ def test_a_token_that_is_not_there_is_not_revoked(made: dict[str, Any], tmp_path
     for words in ((), ("some-id", "--stdin")):
         result = atoll("token", "revoke", *where, *words)
         assert (result.exit_code, "--stdin" in result.output) == (1, True)
+
+
+@pytest.mark.spec("SA-120", "SA-423")
+def test_an_account_s_own_ceiling_and_entitlement_are_changed_and_shown(made: dict[str, Any], tmp_path: Path) -> None:
+    where = ("--data-dir", str(tmp_path))
+    (account,) = answer("account", "list", *where)["accounts"]
+    assert account == {
+        "accountId": made["accountId"],
+        "name": "default",
+        "plan": "DIRECT",
+        "entitled": True,
+        "sandboxLimit": 200,
+        "hasOwnLimit": False,
+        "activeSandboxes": 0,
+    }
+    changed = answer("account", "change", *where, "default", "--sandbox-limit", "0", "--not-entitled")
+    assert (changed["sandboxLimit"], changed["hasOwnLimit"], changed["entitled"]) == (0, True, False)
+    assert "not entitled" in atoll("account", "list", *where).output
+    changed = answer("account", "change", *where, "default", "--sandbox-limit", "default", "--entitled")
+    assert (changed["sandboxLimit"], changed["hasOwnLimit"], changed["entitled"]) == (200, False, True)
+    assert rows(tmp_path, "SELECT count(*) FROM audit_entries WHERE action = 'change-account'") == [(2,)]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("default",),
+        ("nobody", "--entitled"),
+        *(("default", "--sandbox-limit", n) for n in ("-1", "x", "1.5", "9" * 20)),
+    ],
+)
+def test_a_change_of_an_account_that_says_nothing_sensible_is_refused(
+    made: dict[str, Any], tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    assert atoll("account", "change", "--data-dir", str(tmp_path), *words).exit_code in {1, 2}
+    (account,) = answer("account", "list", "--data-dir", str(tmp_path))["accounts"]
+    assert not account["hasOwnLimit"]
