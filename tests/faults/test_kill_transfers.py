@@ -32,8 +32,10 @@ pytestmark = [pytest.mark.gvisor, pytest.mark.timeout(600)]
 WORKSPACE_BYTES = 100_000_000
 ROUNDS = 3
 RECOVERY_SECONDS = 60.0
-LINES = 500
-TICKER = f"i=0; while [ $i -lt {LINES} ]; do i=$((i+1)); echo line $i; sleep 0.01; done; exit 7"
+LINES = 1_200
+PERL = f'$| = 1; for (1..{LINES}) {{ print "line $_\\n"; select undef, undef, undef, 0.01 }} exit 7'
+"""Says a line every hundredth of a second, without a process for each."""
+TICKER = f"perl -e '{PERL}'"
 
 
 @pytest.fixture
@@ -160,7 +162,7 @@ def test_kills_while_a_pool_is_refilled_give_no_instance_to_two_and_leave_none(
         wait_until(full, seconds=RECOVERY_SECONDS, what="the pool is full")
         # The refill begins 0.75 s after the claim.
         creating = in_background(partial(server.client().create, f"warm-{number}"))
-        client = kill_and_start(server, moments.uniform(0, 2.0), creating)
+        client = kill_and_start(server, moments.uniform(0, 1.2), creating)
         made.append(client.ready(f"warm-{number}"))
     wait_until(full, seconds=RECOVERY_SECONDS, what="the pool is full")
     taken = [row[0] for row in rows(server, "SELECT instance_id FROM sandboxes WHERE status = 'READY'")]
