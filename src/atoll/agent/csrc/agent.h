@@ -31,6 +31,9 @@ enum {
     WIDE_STREAMS = 16,                       /* this many get the large window, so that all of them together stay small */
     STREAM_CLOSE_MS = 5000,                  /* for a worker to clean up after its client has gone */
     STREAM_CONNECT_MS = 10000,
+    FOLLOW_BACKLOG_BYTES = 2 * 1024 * 1024,  /* half of a ring: more of it unread, and a command waits for its reader */
+    FOLLOW_MS = 500,                         /* but no longer than this, */
+    FOLLOW_FREE_MS = 2500,                   /* and then not again for so long: a slow reader costs it a sixth of its time */
     HOLD_LOOK_MS = 2,
     HOLD_STILL_LOOKS = 2,                    /* in a row: /proc shows the first thread of a process, the others may be behind */
     HOLD_KEEP_MS = 50,
@@ -94,6 +97,9 @@ struct command {
     uint64_t deadline_at, kill_at, drain_at, terminal_look_at;
     uint64_t total[2]; /* bytes of stdout and stderr */
     struct ring ring;
+    uint64_t followed, followed_at; /* how far its foremost reader has got, and when it read last */
+    uint64_t output_held_until;     /* NEVER: it may write */
+    uint64_t free_until;            /* its reader did not keep up: until then it does not wait again */
     struct capture capture[2];
     size_t capture_max;
     struct source in, out, err;
@@ -207,6 +213,12 @@ void command_signal(struct agent *a, struct command *c, int number, bool cancel)
 void command_end(struct agent *a, struct command *c, enum end_reason reason, uint64_t grace_ms);
 void command_tick(struct agent *a, struct command *c, uint64_t now);
 uint64_t command_next_tick(const struct command *c);
+
+/* follow.c: output at the pace of its reader */
+bool follow_holds(struct agent *a, struct command *c);
+void follow_read(struct agent *a, struct command *c, uint64_t next);
+void follow_release(struct agent *a, struct command *c);
+void follow_tick(struct agent *a, struct command *c, uint64_t now);
 
 /* input.c: standard input and its back-pressure */
 void input_request(struct agent *a, struct command *c, const struct request *r);

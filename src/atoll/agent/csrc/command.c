@@ -86,7 +86,7 @@ static struct command *command_new(struct agent *a) {
     c->in = (struct source){SOURCE_STDIN, -1, {c}};
     c->out = (struct source){SOURCE_STDOUT, -1, {c}};
     c->err = (struct source){SOURCE_STDERR, -1, {c}};
-    c->deadline_at = c->kill_at = c->drain_at = c->terminal_look_at = NEVER;
+    c->deadline_at = c->kill_at = c->drain_at = c->terminal_look_at = c->output_held_until = NEVER;
     c->tree.tag = ++a->last_tag;
     return c;
 }

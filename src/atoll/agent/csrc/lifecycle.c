@@ -46,7 +46,7 @@ static void leave_terminal(struct agent *a, struct command *c) {
 }
 
 void command_output(struct agent *a, struct command *c, struct source *from) {
-    if (from->fd < 0) return;
+    if (from->fd < 0 || follow_holds(a, c)) return;
     int stream = from->kind == SOURCE_STDOUT ? 0 : 1;
     size_t budget = FILL_BYTES;
     while (budget > 0) {
@@ -104,6 +104,7 @@ void command_reaped(struct agent *a, struct command *c, int wait_status) {
     c->tree.root = 0;
     settle_exit(c, wait_status);
     c->phase = PHASE_DRAINING;
+    follow_release(a, c);
     c->deadline_at = c->kill_at = c->terminal_look_at = NEVER;
     command_output(a, c, &c->out);
     command_output(a, c, &c->err);
@@ -151,6 +152,7 @@ void command_tick(struct agent *a, struct command *c, uint64_t now) {
         source_add(a, &c->out, EPOLLIN);
         command_output(a, c, &c->out);
     }
+    follow_tick(a, c, now);
     if (now >= input_next(c)) input_write(a, c, now);
     if (c->phase == PHASE_DRAINING && (drained(c) || now >= c->drain_at)) finish(a, c);
 }
@@ -161,6 +163,7 @@ uint64_t command_next_tick(const struct command *c) {
     if (c->deadline_at < next) next = c->deadline_at;
     if (c->kill_at < next) next = c->kill_at;
     if (c->drain_at < next) next = c->drain_at;
+    if (c->output_held_until < next) next = c->output_held_until;
     if (c->terminal_look_at < next) next = c->terminal_look_at;
     return next;
 }

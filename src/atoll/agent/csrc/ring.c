@@ -123,14 +123,19 @@ void ring_mark(struct ring *r, uint8_t kind) {
     r->open = false;
 }
 
+uint64_t ring_offset(const struct ring *r, uint64_t seq) {
+    if (seq >= ring_next_seq(r)) return r->end;
+    if (seq < r->first_seq) return r->start;
+    /* The whole offset: the event lies less than 4 GiB before the end. */
+    return r->end - (uint32_t)((uint32_t)r->end - event(r, (size_t)(seq - r->first_seq))->start);
+}
+
 struct ring_view ring_event_at(const struct ring *r, uint64_t seq) {
     size_t index = (size_t)(seq - r->first_seq);
     struct ring_view view = {.kind = event(r, index)->kind};
     uint32_t len = event_len(r, index);
     if (len == 0) return view;
-    /* The whole offset: the event lies less than 4 GiB before the end. */
-    uint64_t offset = r->end - (uint32_t)((uint32_t)r->end - event(r, index)->start);
-    size_t at = offset % r->cap;
+    size_t at = ring_offset(r, seq) % r->cap;
     uint32_t first = r->cap - at < len ? (uint32_t)(r->cap - at) : len;
     view.part[0] = (struct span){r->data + at, first};
     view.part[1] = (struct span){r->data, len - first};

@@ -42,6 +42,7 @@ struct ring_view {
     struct span part[2];
 };
 struct ring_view ring_event_at(const struct ring *r, uint64_t seq); /* first_seq <= seq < next */
+uint64_t ring_offset(const struct ring *r, uint64_t seq);          /* of its first byte, since the command began */
 void ring_seal(struct ring *r);                                     /* the last event has been read */
 uint64_t ring_dropped_bytes(const struct ring *r, uint64_t from);   /* in dropped events at or after `from` */
 size_t ring_footprint(const struct ring *r);

@@ -30,6 +30,7 @@ static void answer(struct agent *a, const struct waiter *w) {
     switch (w->type) {
     case REQ_READ: {
         uint64_t next = answer_events(a, w->request, c, w->from, w->max_bytes);
+        follow_read(a, c, next);
         answer_state(a, ANS_STATE, w->request, c, next, c->phase == PHASE_OVER && next >= end);
         break;
     }
