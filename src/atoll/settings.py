@@ -131,7 +131,8 @@ class Settings(BaseSettings):
     @field_validator("data_dir", "image_dir")
     @classmethod
     def _from_the_root(cls, value: Path) -> Path:
-        return value.absolute()  # it is handed to programs that work elsewhere
+        # Handed to programs that work elsewhere, and compared with what the kernel says, which knows no links.
+        return value.resolve()
 
     @field_validator("database_url")
     @classmethod

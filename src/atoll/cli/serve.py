@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import resource
 import signal
 import socket
 from collections.abc import Iterator
@@ -39,8 +40,15 @@ def serve(
     with reported_errors(as_json=as_json):
         host, port = _address(listen)
         settings = load_settings(data_dir, database_url=database_url)
+        _raise_open_files()
         with _bind(host, port) as listening:
             uvloop.run(_serve(settings, listening, as_json=as_json))
+
+
+def _raise_open_files() -> None:
+    """As many as the machine allows: each client, sandbox and transfer takes some, and the usual 1,024 are few."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _address(listen: str) -> tuple[str, int]:

@@ -6,7 +6,6 @@ that is swapped for a link to the host between two steps is an error and not a w
 
 from __future__ import annotations
 
-import ctypes
 import os
 import stat
 import threading
@@ -15,25 +14,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from atoll.domain.snapshot import SnapshotRules
+from atoll.drivers.beneath import DIRECTORY_FLAGS, WENT_AWAY, open_beneath
 from atoll.storage.patterns import Cancelled, matcher
 
 MAX_ENTRIES = 5_000_000
 MAX_PATH_BYTES = 256 * 1024 * 1024
 """Of all paths together: they are held in memory, and a sandbox chooses how long they are."""
-_OPENAT2 = 437
-_RESOLVE_NO_SYMLINKS, _RESOLVE_BENEATH, _RESOLVE_NO_XDEV = 0x04, 0x08, 0x01
-_DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class SnapshotTooLarge(Exception):  # noqa: N818 - reads as what happened
     """The files of the workspace hold more than the cap (SA-155), or are too many to list."""
-
-
-class _OpenHow(ctypes.Structure):
-    _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
-
-
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(slots=True)
@@ -51,22 +41,6 @@ class Listing:
     """Sockets and devices."""
 
 
-def open_beneath(root: int, relative: bytes) -> int:
-    """Open a folder below `root` without following any link or leaving its file system. Raises `OSError`."""
-    how = _OpenHow(_DIRECTORY_FLAGS, 0, _RESOLVE_NO_SYMLINKS | _RESOLVE_BENEATH | _RESOLVE_NO_XDEV)
-    descriptor: int = _libc.syscall(
-        ctypes.c_long(_OPENAT2),
-        ctypes.c_int(root),
-        ctypes.c_char_p(relative or b"."),
-        ctypes.byref(how),
-        ctypes.c_size_t(ctypes.sizeof(how)),
-    )
-    if descriptor < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
-    return descriptor
-
-
 def list_workspace(folder: Path, rules: SnapshotRules, cancel: threading.Event) -> Listing:
     """Walk a workspace.
 
@@ -76,7 +50,7 @@ def list_workspace(folder: Path, rules: SnapshotRules, cancel: threading.Event) 
     excluded = matcher(rules.exclude, cancel)
     mount_point = None if rules.mount_point is None else os.fsencode(rules.mount_point)
     linked: set[int] = set()
-    root = os.open(folder, _DIRECTORY_FLAGS)
+    root = os.open(folder, DIRECTORY_FLAGS)
     try:
         pending = [b""]
         while pending:
@@ -94,11 +68,14 @@ def list_workspace(folder: Path, rules: SnapshotRules, cancel: threading.Event) 
 
 
 def _entries(root: int, relative: bytes, cancel: threading.Event) -> Iterator[tuple[bytes, os.stat_result]]:
-    """What is in one folder; nothing when it went away, or became something else, since its parent was read."""
+    """What is in one folder; nothing when it went away, or became something else, since its parent was read.
+
+    Any other error is raised: a snapshot that misses what could not be read for now must not count as a good one.
+    """
     try:
         descriptor = open_beneath(root, relative)
-    except OSError:
-        if not relative:
+    except OSError as error:
+        if not relative or error.errno not in WENT_AWAY:
             raise
         return
     prefix = relative + b"/" if relative else b""

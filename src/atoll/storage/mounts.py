@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -17,8 +18,8 @@ from pathlib import Path
 
 import structlog
 
-from atoll.domain.errors import ErrorCode, RuntimeFailure
-from atoll.domain.volume import SharedVolume
+from atoll.domain.errors import AtollError, ErrorCode, RuntimeFailure
+from atoll.domain.volume import PointKind, SharedVolume
 from atoll.drivers import process
 from atoll.drivers.removal import remove_tree
 from atoll.storage import rclone
@@ -32,6 +33,7 @@ FindVolume = Callable[[str], Awaitable[tuple[SharedVolume, OpenPoint] | None]]
 _MOUNT_SECONDS = 30.0
 _UNMOUNT_SECONDS = 20.0
 _EXIT_SECONDS = 20.0
+_SYNC_SECONDS = 60.0
 _LOOK_SECONDS = 0.05
 _LONGEST_LOOK_SECONDS = 1.0
 _LOOKS = 2
@@ -39,7 +41,7 @@ _LOOKS = 2
 _LOG = "rclone.log"
 _LOG_BYTES = 2_000
 _VOLUME = "volume"
-"""In the cache of a mount: the id of what it serves, for whoever has to serve it again."""
+"""In the cache of a mount: what it serves, for whoever has to serve it again."""
 
 
 def _detached(argv: list[str]) -> list[str]:
@@ -56,8 +58,9 @@ class VolumeMounts:
     """The mounts below one root."""
 
     def __init__(self, root: Path, cache: Path) -> None:
-        self._root = root
-        self._cache = cache
+        # As the kernel names them, which is asked what is mounted.
+        self._root = root.resolve()
+        self._cache = cache.resolve()
 
     def folder(self, instance_id: str) -> Path:
         """Where the volume of an instance is mounted."""
@@ -89,7 +92,7 @@ class VolumeMounts:
         try:
             for made in (self._root, self._cache, folder, cache):
                 made.mkdir(mode=0o700, parents=True, exist_ok=True)
-            (cache / _VOLUME).write_text(volume.id)
+            await asyncio.to_thread(_write_once, cache / _VOLUME, json.dumps([volume.id, _folder_of(opened)]))
             source = rclone.source(opened, volume)
             argv = _detached(rclone.mount_argv(source, folder, volume, cache=cache, log=cache / _LOG))
             await process.run(argv, timeout=_MOUNT_SECONDS, env=rclone.environment(opened))
@@ -117,7 +120,7 @@ class VolumeMounts:
                 # rclone tells nobody; it tries again by itself for as long as it lives, so it is looked after too.
                 while await asyncio.to_thread(rclone.holds_unstored, cache):
                     if not await asyncio.to_thread(self._is_served, self.folder(instance_id)):
-                        found = await find((cache / _VOLUME).read_text())
+                        found = await find(_volume_of(cache)[0])
                         if found is None:
                             _log.warning("files of a volume that is gone are dropped", instance_id=instance_id)
                             return
@@ -125,14 +128,24 @@ class VolumeMounts:
                         await self.attach(instance_id, opened, volume)
                     await asyncio.sleep(pause)
                     pause = min(pause * 1.5, _LONGEST_LOOK_SECONDS)
-        except RuntimeFailure as failure:
-            raise StorageFailed(f"what was written is not stored: {failure.message}") from failure
         except TimeoutError:
             said = await asyncio.to_thread(_end_of, cache / _LOG)
             raise StorageFailed(f"what was written is not stored after {seconds:g} s: {said or 'no reason'}") from None
+        except (AtollError, OSError, ValueError, process.ProgramError) as error:
+            raise StorageFailed(f"what was written is not stored: {error}") from error
 
     async def detach(self, instance_id: str) -> None:
-        """Unmount the volume of a dead instance and drop its cache, which has settled or is given up by the caller."""
+        """Unmount the volume of a dead instance and drop its cache, which has settled or is given up by the caller.
+
+        What was stored in a folder of this machine survives a loss of power before the cache goes; raises
+        `StorageFailed` when the machine cannot promise that.
+        """
+        folder = await asyncio.to_thread(_served_folder, self.cache(instance_id))
+        if folder is not None:
+            try:
+                await process.run(["sync", "--file-system", str(folder)], timeout=_SYNC_SECONDS)
+            except process.ProgramError as error:
+                raise StorageFailed(f"what was written is not on disk: {error}") from error
         await self.unmount(instance_id)
         await asyncio.to_thread(self._remove, instance_id)
 
@@ -225,9 +238,42 @@ class VolumeMounts:
         return False
 
 
+def _folder_of(opened: OpenPoint) -> str | None:
+    return opened.point.location if opened.point.kind is PointKind.FOLDER else None
+
+
+def _write_once(file: Path, text: str) -> None:
+    """Whole and durable, or not at all: without it nobody knows where the files of a cache belong."""
+    if file.exists():
+        return
+    partial = file.with_suffix(".partial")
+    with partial.open("w") as written:
+        written.write(text)
+        written.flush()
+        os.fsync(written.fileno())
+    partial.replace(file)
+
+
+def _volume_of(cache: Path) -> tuple[str, str | None]:
+    """What a mount serves: the volume's id, and the folder of its point, if it is one.
+
+    Raises `OSError` and `ValueError`.
+    """
+    volume_id, folder = json.loads((cache / _VOLUME).read_text())
+    return str(volume_id), folder
+
+
+def _served_folder(cache: Path) -> Path | None:
+    """The folder of this machine that a mount writes into; None for a bucket, or when there was no mount."""
+    with contextlib.suppress(OSError, ValueError):
+        folder = _volume_of(cache)[1]
+        return Path(folder) if folder is not None and Path(folder).is_dir() else None
+    return None
+
+
 def _command_line(pid: int) -> list[bytes]:
-    """The words a process was started with; none when it is gone."""
-    with contextlib.suppress(OSError):
+    """The words a process was started with; none when it is gone. Raises `OSError` when they cannot be read."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     return []
 

@@ -89,23 +89,27 @@ def environment(opened: OpenPoint) -> dict[str, str]:
 def holds_unstored(cache: Path) -> bool:
     """Whether something was written that is not in the volume yet: rclone marks it on disk before the first byte.
 
-    Blocks for as long as it takes to read a small file for each cached one. A mark that cannot be read is being
-    written or was torn by a crash; rclone drops torn ones, so they wait for nothing.
+    Blocks for as long as it takes to read a small file for each cached one. A torn mark is being written, or was cut
+    off by a crash, and then the next rclone takes it away: until then it waits. Raises `OSError` when the marks cannot
+    be read: nothing may be concluded from that.
     """
     return any(_is_unstored(mark) for mark in _files_below(cache / "vfsMeta"))
 
 
 def _is_unstored(mark: Path) -> bool:
-    with contextlib.suppress(OSError, ValueError):
+    try:
         return json.loads(mark.read_bytes()).get("Dirty") is True
-    return False
+    except FileNotFoundError:
+        return False
+    except (ValueError, AttributeError):
+        return True
 
 
 def _files_below(folder: Path) -> Iterator[Path]:
     """Without recursion: the sandbox chooses how deep its folders nest."""
     folders = [folder]
     while folders:
-        with contextlib.suppress(OSError), os.scandir(folders.pop()) as entries:
+        with contextlib.suppress(FileNotFoundError), os.scandir(folders.pop()) as entries:
             for entry in entries:
                 if entry.is_dir(follow_symlinks=False):
                     folders.append(Path(entry.path))

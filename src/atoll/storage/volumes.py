@@ -22,7 +22,7 @@ class VolumeData:
     """What this machine holds and reaches of volumes."""
 
     def __init__(self, data_dir: Path, sealer: Sealer) -> None:
-        root = data_dir.absolute()
+        root = data_dir.resolve()
         self.workspaces = Workspaces(root / "workspaces", root / "workspaces-removed")
         self.mounts = VolumeMounts(root / "mounts", root / "mount-cache")
         self._sealer = sealer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 
 from atoll.domain.volume import PointKind, SharedVolume, StoragePoint, VolumeStatus
 from atoll.drivers.process import run
+from atoll.storage import rclone
 from atoll.storage.mounts import VolumeMounts
 from atoll.storage.objects import OpenPoint, StorageFailed
 
@@ -151,3 +153,49 @@ async def test_symbolic_links_are_stored_as_objects_that_nothing_on_the_machine_
     await rig.settle()
     assert not any(entry.is_symlink() for entry in rig.data.iterdir())
     assert {entry.name for entry in rig.data.iterdir()} == {"target", "link.rclonelink", "out.rclonelink"}
+
+
+async def test_a_data_directory_behind_a_symbolic_link_is_as_good(rig: Rig, tmp_path: Path) -> None:
+    (tmp_path / "alias").symlink_to(tmp_path)
+    rig.mounts = VolumeMounts(tmp_path / "alias" / "mounts", tmp_path / "alias" / "cache")
+    folder = await rig.attach()
+    await asyncio.to_thread(_write, folder / "f", "one\n")
+    assert rig.mounts.broken() == set()
+    await rig.settle()
+    await rig.mounts.detach(INSTANCE)
+    assert (rig.data / "f").read_text() == "one\n"
+    assert rig.mounts.instances() == set()
+
+
+@pytest.mark.parametrize("torn", [b"", b'{"Dirty": ', b"[]"])
+def test_a_mark_that_is_being_written_counts_as_unstored(tmp_path: Path, torn: bytes) -> None:
+    (tmp_path / "vfsMeta").mkdir()
+    assert not rclone.holds_unstored(tmp_path)
+    (tmp_path / "vfsMeta" / "file").write_bytes(torn)
+    assert rclone.holds_unstored(tmp_path)
+    (tmp_path / "vfsMeta" / "file").write_bytes(b'{"Dirty": false}')
+    assert not rclone.holds_unstored(tmp_path)
+
+
+def test_marks_that_cannot_be_read_prove_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "vfsMeta").mkdir()
+
+    def refuse(path: object) -> None:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(OSError, match="too many"):
+        rclone.holds_unstored(tmp_path)
+
+
+async def test_what_a_cache_belongs_to_is_never_guessed(rig: Rig, tmp_path: Path) -> None:
+    marks = tmp_path / "cache" / INSTANCE / "vfsMeta"
+    marks.mkdir(parents=True)
+    (marks / "file").write_text('{"Dirty": true}')
+    for text in (None, "", "[]"):
+        if text is not None:
+            (marks.parent / "volume").write_text(text)
+        with pytest.raises(StorageFailed):
+            await rig.settle(seconds=1)
+    assert rig.looked_up == []
+    assert marks.exists()

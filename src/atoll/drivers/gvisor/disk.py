@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import stat
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
 
+from atoll.drivers.beneath import DIRECTORY_FLAGS, WENT_AWAY, open_beneath
+
 MIB = 1024 * 1024
 _BLOCK_BYTES = 512
 _COUNTING_SHARE = 20
+_TOO_MUCH = 1 << 62
 _PROC = Path("/proc")
 _log = structlog.get_logger(__name__)
 
@@ -72,11 +76,18 @@ class DiskWatcher:
             await asyncio.sleep(self._seconds)
             try:
                 for instance_id in await asyncio.to_thread(self.over_limit):
-                    _log.info("temporary disk limit exceeded", instance_id=instance_id)
-                    await self._evict(instance_id)
+                    await self._evict_safely(instance_id)
             except Exception:
                 # One look that failed must not end the watching.
                 _log.exception("looking at temporary disk failed")
+
+    async def _evict_safely(self, instance_id: str) -> None:
+        """One that resists must not protect the others; the next look finds it again."""
+        _log.info("temporary disk limit exceeded", instance_id=instance_id)
+        try:
+            await self._evict(instance_id)
+        except Exception:
+            _log.exception("eviction failed", instance_id=instance_id)
 
     def over_limit(self) -> list[str]:
         """The sandboxes over their limit now."""
@@ -85,7 +96,14 @@ class DiskWatcher:
         for gone in self._known.keys() - alive:
             del self._known[gone]
         self._folders.keep({folder for sandbox in watched for folder in sandbox.folders})
-        return [sandbox.instance_id for sandbox in watched if self.usage(sandbox) > sandbox.limit_bytes]
+        return [sandbox.instance_id for sandbox in watched if self._is_over(sandbox)]
+
+    def _is_over(self, sandbox: Watched) -> bool:
+        try:
+            return self.usage(sandbox) > sandbox.limit_bytes
+        except OSError as error:  # of one sandbox: the others are looked at all the same
+            _log.warning("temporary disk not measured", instance_id=sandbox.instance_id, error=str(error))
+            return False
 
     def usage(self, sandbox: Watched) -> int:
         """Allocated bytes of its backing files and folders."""
@@ -128,20 +146,52 @@ class FolderUsage:
 
 
 def _count_folder(folder: Path) -> int:
-    """Follows no link, and leaves the folder by none: each is opened below its parent's descriptor."""
+    """Follows no link, and leaves the folder by none. Without recursion: the sandbox chooses how deep its folders nest.
+
+    What lies deeper than any path can name cannot be counted, so it counts as too much. Raises `OSError`.
+    """
     total = 0
     linked: set[int] = set()
-    with contextlib.suppress(OSError):
-        for _, folders, files, descriptor in os.fwalk(folder, follow_symlinks=False):
-            for name in (*folders, *files):
-                with contextlib.suppress(OSError):
-                    seen = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
-                    if seen.st_nlink > 1 and not stat.S_ISDIR(seen.st_mode):
-                        if seen.st_ino in linked:
-                            continue
-                        linked.add(seen.st_ino)
-                    total += seen.st_blocks * _BLOCK_BYTES
+    try:
+        root = os.open(folder, DIRECTORY_FLAGS)
+    except FileNotFoundError:
+        return 0
+    try:
+        pending = [b""]
+        while pending:
+            for path, seen in _entries(root, pending.pop()):
+                if stat.S_ISDIR(seen.st_mode):
+                    pending.append(path)
+                elif seen.st_nlink > 1:
+                    if seen.st_ino in linked:
+                        continue
+                    linked.add(seen.st_ino)
+                total += seen.st_blocks * _BLOCK_BYTES
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        return _TOO_MUCH
+    finally:
+        os.close(root)
     return total
+
+
+def _entries(root: int, relative: bytes) -> Iterator[tuple[bytes, os.stat_result]]:
+    """What is in one folder; nothing when it went away since its parent was read."""
+    try:
+        descriptor = open_beneath(root, relative or b".")
+    except OSError as error:
+        if error.errno not in WENT_AWAY:
+            raise
+        return
+    prefix = relative + b"/" if relative else b""
+    try:
+        with os.scandir(descriptor) as entries:
+            for entry in entries:
+                with contextlib.suppress(FileNotFoundError):
+                    yield prefix + os.fsencode(entry.name), entry.stat(follow_symlinks=False)
+    finally:
+        os.close(descriptor)
 
 
 def _measure(backing: _Backing) -> int | None:

@@ -1,5 +1,6 @@
 """The files of an instance and the measuring of its disk, on real files."""
 
+import asyncio
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from atoll.drivers.gvisor.driver import GvisorDriver
 from atoll.drivers.gvisor.images import ImageStore
 from atoll.drivers.gvisor.layout import InstancePaths, Layout
 from atoll.drivers.gvisor.settings import GvisorSettings
+from atoll.drivers.removal import remove_tree
 
 SPEC = InstanceSpec("one", "debian@sha256:" + "0" * 64, ("sh", "-c", "x"), None, 2, 64, None)
 
@@ -105,3 +107,62 @@ def test_the_write_cache_of_a_volume_counts_and_the_volume_does_not(tmp_path: Pa
     assert driver._disk.over_limit() == []
     (cache / "written").write_bytes(os.urandom(2 * MIB))
     assert driver._disk.over_limit() == ["one"]
+
+
+def _nest(folder: Path, depth: int) -> None:
+    """Folders in one another, deeper than Python walks and than a path can name."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    for _ in range(depth):
+        os.mkdir("abcdefgh", dir_fd=descriptor)
+        below = os.open("abcdefgh", os.O_RDONLY, dir_fd=descriptor)
+        os.close(descriptor)
+        descriptor = below
+    os.close(descriptor)
+
+
+@pytest.mark.spec("SA-409", "SA-410")
+@pytest.mark.parametrize(("depth", "over"), [(300, ["loud"]), (1_100, ["deep", "loud"])])
+def test_folders_in_one_another_hide_nothing_and_protect_nobody(tmp_path: Path, depth: int, over: list[str]) -> None:
+    deep, loud = tmp_path / "deep", tmp_path / "loud"
+    for folder in (deep, loud):
+        folder.mkdir()
+    _nest(deep, depth)
+    (loud / "file").write_bytes(os.urandom(2 * MIB))
+    disks = {name: tmp_path / f"disk-{name}" for name in ("deep", "loud")}
+    for disk in disks.values():
+        disk.mkdir()
+    watched = [
+        Watched("deep", disks["deep"], 64 * MIB, list, (deep,)),
+        Watched("loud", disks["loud"], MIB, list, (loud,)),
+    ]
+
+    async def never(instance_id: str) -> None:
+        raise AssertionError(instance_id)
+
+    watcher = DiskWatcher(lambda: watched, never, seconds=1)
+    assert watcher.over_limit() == over
+    remove_tree(deep)
+
+
+@pytest.mark.spec("SA-410")
+async def test_an_eviction_that_fails_does_not_spare_the_next(tmp_path: Path) -> None:
+    evicted: list[str] = []
+
+    async def evict(instance_id: str) -> None:
+        evicted.append(instance_id)
+        if instance_id == "first":
+            raise OSError("it resists")
+
+    watched = []
+    for name in ("first", "second"):
+        folder, disk = tmp_path / name, tmp_path / f"disk-{name}"
+        folder.mkdir()
+        disk.mkdir()
+        (folder / "file").write_bytes(os.urandom(2 * MIB))
+        watched.append(Watched(name, disk, MIB, list, (folder,)))
+    watcher = DiskWatcher(lambda: watched, evict, seconds=0.01)
+    watcher.start()
+    async with asyncio.timeout(10):
+        while "second" not in evicted:  # noqa: ASYNC110 - there is nothing to wait on
+            await asyncio.sleep(0.01)
+    await watcher.stop()
