@@ -28,6 +28,7 @@ from atoll.store import sandboxes, webhooks
 from atoll.store.database import Database, Transaction
 from atoll.store.listener import relay_notifications
 from atoll.store.opening import open_database
+from atoll.store.sole import sole_control_plane
 from atoll.store.wakes import Wakes
 from atoll.system import random_id, utc_now
 from atoll.workers.base import Worker, run_forever
@@ -80,6 +81,7 @@ class ControlPlane:
             wakes = Wakes()
             database = await asyncio.to_thread(open_database, settings.store_url, clock=clock, wakes=wakes)
             taken.push_async_callback(database.close)
+            await taken.enter_async_context(sole_control_plane(database))
             if driver is None:
                 driver = make_driver(settings)
                 await _bring_images(settings, database)

@@ -13,10 +13,11 @@ from sqlalchemy import bindparam, case, delete, func, insert, select, update
 
 from atoll.domain.command import CommandState, EndReason
 from atoll.domain.execution import Execution, ExecutionKind, ExecutionState
+from atoll.domain.sandbox import RUNNING
 from atoll.store import audit, webhooks
 from atoll.store.database import Transaction
 from atoll.store.rows import Mapper
-from atoll.store.tables import commands
+from atoll.store.tables import commands, sandboxes
 from atoll.store.wakes import sandbox_topic
 
 _mapper = Mapper(commands, Execution)
@@ -161,6 +162,12 @@ def count_active(tx: Transaction, sandbox_id: str) -> int:
 
 
 def unanswered_instances(tx: Transaction, *, before: datetime) -> list[str]:
-    """Instances with a command that was asked for before a time and has neither begun nor ended on record."""
-    query = select(_c.instance_id).where(_c.state == ExecutionState.REQUESTED, _c.requested_at <= before).distinct()
+    """Running instances with a command that was asked for before a time and has neither begun nor ended on record."""
+    query = (
+        select(_c.instance_id)
+        # By the instances, of which there are few, and their index: of commands there are many, nearly all ended.
+        .join(sandboxes, sandboxes.c.instance_id == _c.instance_id)
+        .where(sandboxes.c.status.in_(sorted(RUNNING)), _c.state == ExecutionState.REQUESTED, _c.requested_at <= before)
+        .distinct()
+    )
     return list(tx.connection.execute(query).scalars())

@@ -44,6 +44,7 @@ class TokenRecord:
     id: str
     kind: TokenKind
     account_name: str
+    user_id: str
     user_name: str
     role: Role
     scopes: tuple[str, ...]
@@ -185,6 +186,7 @@ def list_tokens(tx: Transaction, account_id: str | None = None) -> list[TokenRec
             id=row.id,
             kind=row.kind,
             account_name=row.account_name,
+            user_id=row.user_id,
             user_name=row.user_name,
             role=row.role,
             scopes=tuple(row.scopes),

@@ -44,5 +44,15 @@ def remove_ended_before(tx: Transaction, moment: datetime) -> bool:
         tx.connection.execute(
             delete(webhook_deliveries).where(deliveries.sandbox_id.in_(ids), deliveries.state != DeliveryState.PENDING)
         )
-        tx.connection.execute(delete(execution_webhooks).where(execution_webhooks.c.sandbox_id.in_(ids)))
     return True
+
+
+def remove_webhooks_ended_before(tx: Transaction, moment: datetime) -> None:
+    """Forget where the webhooks of sandboxes went that ended before, with their secrets, once all are delivered."""
+    pending = select(webhook_deliveries.c.id).where(
+        webhook_deliveries.c.sandbox_id == sandboxes.c.id, webhook_deliveries.c.state == DeliveryState.PENDING
+    )
+    ended = select(sandboxes.c.id).where(
+        sandboxes.c.status == SandboxStatus.TERMINATED, sandboxes.c.terminated_at < moment, ~pending.exists()
+    )
+    tx.connection.execute(delete(execution_webhooks).where(execution_webhooks.c.sandbox_id.in_(ended)))

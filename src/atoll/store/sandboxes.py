@@ -38,7 +38,8 @@ _FIND_BY_IDENTITY = select(*_mapper.columns).where(
     _c.idempotency_key == bindparam("idempotency_key"),
 )
 _FIND_BY_INSTANCE = select(*_mapper.columns).where(_c.instance_id == bindparam("instance_id")).with_for_update()
-_FENCE = select(accounts.c.id).where(accounts.c.id == bindparam("id")).with_for_update()
+_FENCE = select(accounts.c.id).where(accounts.c.id == bindparam("id")).with_for_update(key_share=True)
+"""Not stronger: whatever names the account, such as an entry of the audit trail, must not wait for a create."""
 _INSERT = insert(sandboxes)
 _INSERT_EVENT = insert(sandbox_events)
 _ACTIVITY_STEP = timedelta(seconds=1)
@@ -55,6 +56,7 @@ _WORKABLE = (
     .with_for_update(skip_locked=True)
 )
 _STILL_NEEDS_WORK = select(_c.id).where(_c.id == bindparam("id"), _NEEDS_WORK)
+_BUSY_INSTANCES = select(_c.instance_id).where(_c.status == SandboxStatus.BUSY, _c.instance_id.is_not(None))
 _RUNNING_INSTANCES = select(_c.instance_id).where(_c.status.in_(sorted(RUNNING)), _c.instance_id.is_not(None))
 
 
@@ -219,6 +221,11 @@ def with_instances(tx: Transaction) -> list[Sandbox]:
         )
     )
     return [_mapper.one(row) for row in rows]
+
+
+def busy_instances(tx: Transaction) -> list[str]:
+    """Instances in which commands run."""
+    return list(tx.connection.execute(_BUSY_INSTANCES).scalars())
 
 
 def running_instances(tx: Transaction) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from datetime import datetime
 
-from sqlalchemy import delete, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, delete, func, insert, or_, select, update
 
 from atoll.domain.sandbox import SandboxStatus
 from atoll.domain.volume import SharedVolume, StoragePoint, VolumeStatus
@@ -101,15 +101,22 @@ def restore(tx: Transaction, volume_id: str) -> None:
     )
 
 
-def count_users(tx: Transaction, volume_id: str) -> int:
-    """Sandboxes that use a volume or will again, also those whose compute is not cleaned up yet."""
-    over = [SandboxStatus.TERMINATED, SandboxStatus.FAILED]
-    query = (
-        select(func.count())
-        .select_from(sandboxes)
-        .where(sandboxes.c.volume_id == volume_id, or_(sandboxes.c.status.not_in(over), sandboxes.c.allocation_pending))
-    )
-    return int(tx.connection.execute(query).scalar_one())
+_OVER = [SandboxStatus.TERMINATED, SandboxStatus.FAILED]
+
+
+def is_used(tx: Transaction, volume_id: str) -> bool:
+    """Whether a sandbox uses a volume or will again."""
+    return _is_any(tx, volume_id, sandboxes.c.status.not_in(_OVER))
+
+
+def is_being_released(tx: Transaction, volume_id: str) -> bool:
+    """Whether the compute of an ended sandbox, which may still write to the volume, is not cleaned up yet."""
+    return _is_any(tx, volume_id, sandboxes.c.allocation_pending)
+
+
+def _is_any(tx: Transaction, volume_id: str, condition: ColumnElement[bool]) -> bool:
+    query = select(sandboxes.c.id).where(sandboxes.c.volume_id == volume_id, condition).limit(1)
+    return tx.connection.execute(query).first() is not None
 
 
 def due_for_purge(tx: Transaction) -> list[SharedVolume]:

@@ -26,6 +26,7 @@ class RetentionWorker:
         work = timedelta(days=settings.command_retention_days)
         entries = await database.write(lambda tx: audit.remove_before(tx, tx.now - trail))
         more = await database.write(lambda tx: records.remove_ended_before(tx, tx.now - work))
+        await database.write(lambda tx: records.remove_webhooks_ended_before(tx, tx.now - work))
         return 0.1 if entries or more else None
 
     async def close(self) -> None:

@@ -307,6 +307,7 @@ class SandboxWorker:
                 await self._services.volumes.settle(sandbox.instance_id, self._find_volume)
 
         def finish(tx: Transaction) -> Sandbox:
+            sandboxes.get(tx, sandbox.id, lock=True)  # before its commands, as everywhere
             commands.end_all(tx, sandbox.id, reason=EndReason.AGENT_SHUTDOWN)
             return transition(
                 tx,
@@ -343,6 +344,7 @@ class SandboxWorker:
                 await self._services.volumes.release(sandbox.instance_id, self._find_volume)
 
         def release(tx: Transaction) -> Sandbox | None:
+            sandboxes.get(tx, sandbox.id, lock=True)  # before its commands, as everywhere
             commands.end_all(tx, sandbox.id, reason=EndReason.KILLED)
             sandboxes.release_allocation(tx, sandbox.id, sandbox.instance_id)
             return sandboxes.get(tx, sandbox.id)

@@ -92,6 +92,7 @@ async def release(
         await remove_instance(sandbox.instance_id)
 
     def finish(tx: Transaction) -> Sandbox:
+        sandboxes.get(tx, sandbox.id, lock=True)  # before its commands, as everywhere
         commands.end_all(tx, sandbox.id, reason=EndReason.AGENT_SHUTDOWN)
         return transition(
             tx,

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -244,8 +244,3 @@ def shim_argv(
     if kill:
         argv += ["--calm-idle", str(kill[0])]
     return [*argv, "--", *command]
-
-
-def program_environment(path: str) -> Mapping[str, str]:
-    """The environment of the shim and of runsc: nothing of the server's, whose variables may hold secrets."""
-    return {"PATH": path, "HOME": "/", "LANG": "C.UTF-8"}

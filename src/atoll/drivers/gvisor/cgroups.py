@@ -87,10 +87,6 @@ class Cgroups(ABC):
         """What the shim watches."""
 
     @abstractmethod
-    def memory_usage(self, instance_id: str) -> int:
-        """Bytes charged now; 0 when there is no group."""
-
-    @abstractmethod
     def folders(self, instance_id: str) -> list[Path]:
         """The folders of an instance, whether they exist or not."""
 
@@ -212,10 +208,6 @@ class CgroupsV1(Cgroups):
         """The memory controller's folder."""
         return MemoryWatch("v1", self._folder("memory", instance_id), limits.memory_bytes, limits.reserve_bytes)
 
-    def memory_usage(self, instance_id: str) -> int:
-        """`memory.usage_in_bytes`."""
-        return _read_int(self._folder("memory", instance_id) / "memory.usage_in_bytes")
-
     def cpuset(self, instance_id: str) -> Path:
         """In its own hierarchy."""
         return self._folder(_CPUSET, instance_id)
@@ -271,10 +263,6 @@ class CgroupsV2(Cgroups):
     def memory_watch(self, instance_id: str, limits: Limits) -> MemoryWatch:
         """The instance's folder."""
         return MemoryWatch("v2", self._folder(instance_id), limits.memory_bytes, limits.reserve_bytes)
-
-    def memory_usage(self, instance_id: str) -> int:
-        """`memory.current`."""
-        return _read_int(self._folder(instance_id) / "memory.current")
 
     def cpuset(self, instance_id: str) -> Path:
         """The instance's folder."""
@@ -337,13 +325,6 @@ def _write_existing(path: Path, value: str) -> None:
 def _write_if_there(path: Path, value: str) -> None:
     with contextlib.suppress(OSError):
         _write_existing(path, value)
-
-
-def _read_int(path: Path) -> int:
-    try:
-        return int(path.read_text())
-    except OSError:
-        return 0
 
 
 def _remove(folders: Iterable[Path]) -> None:

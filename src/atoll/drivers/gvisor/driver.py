@@ -230,10 +230,11 @@ class GvisorDriver:
         namespace = await self._network.take()
         try:
             records.write_slot(paths, namespace.slot)
-            await self._network.restrict(namespace.slot, spec.egress)
         except BaseException:
             self._network.give_back(namespace)
             raise
+        # Once it is on record it is the instance's, and goes with it: given back, it would be two sandboxes'.
+        await self._network.restrict(namespace.slot, spec.egress)
         limits = self._limits(spec)
         self._cgroups.create(spec.instance_id, limits)
         points = mountpoints.missing_points(spec.mounts)

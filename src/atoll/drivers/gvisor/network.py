@@ -128,13 +128,21 @@ class Network:
     async def restrict(self, slot: int, policy: EgressPolicy | None) -> None:
         """Put the policy of the next sandbox of a slot in force, before it starts."""
         async with self._loading:
-            if self._restricted.get(slot) == policy:
+            before = self._restricted.get(slot)
+            if before == policy:
                 return
-            if policy is None:
-                del self._restricted[slot]
-            else:
-                self._restricted[slot] = policy
-            await self._load_rules()
+            self._note(slot, policy)
+            try:
+                await self._load_rules()
+            except BaseException:
+                self._note(slot, before)  # what is not in force must not count as such at the next look
+                raise
+
+    def _note(self, slot: int, policy: EgressPolicy | None) -> None:
+        if policy is None:
+            self._restricted.pop(slot, None)
+        else:
+            self._restricted[slot] = policy
 
     def give_back(self, namespace: Namespace) -> None:
         """Return one that was taken and not written down anywhere."""
