@@ -150,3 +150,19 @@ async def test_the_limits_and_lifetimes_of_a_sandbox_hold_whether_or_not_the_acc
 async def test_an_account_with_a_ceiling_of_0_may_have_none(plane: Plane, api: Api) -> None:
     await limit_account(plane, 0)
     refused(await api.create(), 429, "ceiling")
+
+
+@pytest.mark.spec("SA-417")
+@pytest.mark.parametrize("call", ["execute", "command/start", "session"])
+async def test_a_command_in_a_paused_sandbox_tells_of_the_ceiling_that_keeps_it_paused(
+    plane: Plane, api: Api, call: str
+) -> None:
+    paused = (await api.ready_sandbox(persistenceMode="SNAPSHOT"))["sandboxId"]
+    expect(await api.post("/sandbox/pause", sandboxId=paused), 200)
+    await api.ready_sandbox(idempotencyKey="other")
+    await limit_account(plane, 1)
+    body = {"scopes": ["exec"]} if call == "session" else {"command": ["true"]}
+    answer = refused(await api.post(f"/sandbox/{call}", sandboxId=paused, **body), 429, "ceiling")
+    assert answer["data"]["reason"] == "account_concurrency_exceeded"
+    assert answer["data"]["retryAfterSeconds"] == 30
+    assert (await api.sandbox(paused))["status"] == "SUSPENDED"

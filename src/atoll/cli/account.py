@@ -9,7 +9,7 @@ import typer
 
 from atoll.cli.options import AsJson, DatabaseUrl, DataDir
 from atoll.cli.output import emit, reported_errors
-from atoll.cli.store import operator_database
+from atoll.cli.store import existing_database
 from atoll.domain.errors import Invalid
 from atoll.ops import account as ops
 from atoll.ops.account import AccountChange, AccountReport
@@ -89,10 +89,10 @@ def _line(report: AccountReport, settings: Settings) -> str:
 
 
 async def _list(settings: Settings) -> list[AccountReport]:
-    async with operator_database(settings) as (database, _):
+    async with existing_database(settings) as (database, _):
         return await database.read(ops.list_accounts)
 
 
 async def _change(settings: Settings, name: str, asked: AccountChange) -> AccountReport:
-    async with operator_database(settings) as (database, _):
+    async with existing_database(settings) as (database, _):
         return await database.write(lambda tx: ops.change_account(tx, name, asked))

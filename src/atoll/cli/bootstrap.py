@@ -10,7 +10,7 @@ import typer
 
 from atoll.cli.options import AsJson, DatabaseUrl, DataDir
 from atoll.cli.output import emit, progress, reported_errors
-from atoll.cli.store import operator_database
+from atoll.cli.store import existing_database, operator_database
 from atoll.data_dir import with_the_servers_images
 from atoll.domain.billing import MICROS, MOST_MICROS, Plan
 from atoll.domain.errors import Invalid
@@ -104,6 +104,6 @@ def create_app(
 
 
 async def _create_app(settings: Settings, account_name: str, name: str) -> str:
-    async with operator_database(settings) as (database, new_id):
+    async with existing_database(settings) as (database, new_id):
         app = await database.write(lambda tx: identity.create_app(tx, new_id, account_name, name))
         return app.id

@@ -7,8 +7,23 @@ from typing import Annotated
 
 import typer
 
+
+def _data_dir(text: str) -> Path:
+    """An empty one, as from a variable that is not set, must not come to mean the present folder."""
+    if not text:
+        raise typer.BadParameter("name a folder; it is empty.")
+    return Path(text)
+
+
 DataDir = Annotated[
-    Path, typer.Option("--data-dir", help="Where this control plane keeps everything.", envvar="ATOLL_DATA_DIR")
+    Path,
+    typer.Option(
+        "--data-dir",
+        help="Where this control plane keeps everything.",
+        envvar="ATOLL_DATA_DIR",
+        parser=_data_dir,
+        metavar="FOLDER",
+    ),
 ]
 DatabaseUrl = Annotated[
     str | None,

@@ -7,12 +7,21 @@ from contextlib import asynccontextmanager
 
 from sqlalchemy.exc import OperationalError
 
-from atoll.domain.errors import AtollError
-from atoll.settings import Settings
+from atoll.domain.errors import AtollError, Invalid
+from atoll.settings import DATABASE_FILE, Settings
 from atoll.store.database import Database
 from atoll.store.opening import open_database
 from atoll.store.wakes import Wakes
 from atoll.system import random_id, utc_now
+
+
+@asynccontextmanager
+async def existing_database(settings: Settings) -> AsyncIterator[tuple[Database, Callable[[], str]]]:
+    """As `operator_database`, of a control plane that is there: a mistyped folder must not look like an empty one."""
+    if settings.database_url is None and not (settings.data_dir / DATABASE_FILE).exists():
+        raise Invalid(f"There is no control plane in {settings.data_dir}; run atoll bootstrap first.", field="data-dir")
+    async with operator_database(settings) as opened:
+        yield opened
 
 
 @asynccontextmanager

@@ -11,7 +11,7 @@ import typer
 
 from atoll.cli.options import AsJson, DatabaseUrl, DataDir
 from atoll.cli.output import emit, reported_errors
-from atoll.cli.store import operator_database
+from atoll.cli.store import existing_database
 from atoll.domain.errors import Invalid
 from atoll.domain.identity import Role, Scope, TokenKind
 from atoll.ops import identity
@@ -116,6 +116,7 @@ def _record(record: TokenRecord) -> dict[str, object]:
     )
     return {
         "tokenId": record.id,
+        "principalId": record.user_id,
         "kind": record.kind,
         "account": record.account_name,
         "user": record.user_name,
@@ -137,12 +138,12 @@ def _line(record: TokenRecord) -> str:
 
 
 async def _list(settings: Settings, account: str | None) -> list[TokenRecord]:
-    async with operator_database(settings) as (database, _):
+    async with existing_database(settings) as (database, _):
         return await database.read(lambda tx: identity.list_tokens(tx, account))
 
 
 async def _revoke(settings: Settings, token_id: str | None, token: str | None) -> str:
-    async with operator_database(settings) as (database, _):
+    async with existing_database(settings) as (database, _):
         return await database.write(lambda tx: identity.revoke_token(tx, token_id=token_id, token=token))
 
 
@@ -175,7 +176,7 @@ async def _issue(
     scopes: frozenset[str],
     restrict: identity.Restrict | None,
 ) -> identity.IssuedToken:
-    async with operator_database(settings) as (database, new_id):
+    async with existing_database(settings) as (database, new_id):
         return await database.write(
             lambda tx: identity.issue_token(
                 tx,

@@ -30,6 +30,7 @@ DEFAULT_ACCOUNT = "default"
 DEFAULT_USER = "admin"
 DEFAULT_APP = "default"
 DEFAULT_TEMPLATE = "default"
+_LONGEST_NAME = 200
 TOKEN_PREFIX = "atoll_"  # noqa: S105 - the start of every token, for secret scanners to find leaked ones by
 
 
@@ -117,7 +118,8 @@ def issue_token(
     if unknown:
         raise Invalid(f"Unknown scopes: {', '.join(sorted(unknown))}.", field="scopes")
     account = existing_account(tx, account_name)
-    name = user_name or DEFAULT_USER
+    name = DEFAULT_USER if user_name is None else user_name
+    _check_name(name, "user")
     user = identity.find_user(tx, account.id, name)
     if user is None:
         user = identity.User(new_id(), account.id, name)
@@ -174,7 +176,8 @@ def existing_account(tx: Transaction, name: str) -> Account:
 
 
 def find_or_add_app(tx: Transaction, new_id: Callable[[], str], account_id: str, name: str) -> identity.App:
-    """Make or find an app of an account."""
+    """Make or find an app of an account. Raises `Invalid` for a name that is none."""
+    _check_name(name, "name")
     app = identity.find_app(tx, account_id, name)
     if app is None:
         app = identity.App(new_id(), account_id, name)
@@ -182,7 +185,13 @@ def find_or_add_app(tx: Transaction, new_id: Callable[[], str], account_id: str,
     return app
 
 
+def _check_name(name: str, field: str) -> None:
+    if not name.strip() or len(name) > _LONGEST_NAME:
+        raise Invalid(f"A name has 1 to {_LONGEST_NAME} characters.", field=field)
+
+
 def _find_or_add_account(tx: Transaction, new_id: Callable[[], str], name: str) -> Account:
+    _check_name(name, "account")
     account = identity.find_account(tx, name)
     if account is None:
         account = Account(new_id(), name, entitled=True, active_sandbox_limit=None)

@@ -24,7 +24,7 @@ from atoll.ops.access import authorize_manage, load_template
 from atoll.ops.allocation import allocate
 from atoll.ops.capacity import check_capacity
 from atoll.ops.execution_webhook import check_host, keep_target
-from atoll.ops.sandbox_resume import resume_if_suspended
+from atoll.ops.sandbox_resume import resume_if_there_is_room
 from atoll.ops.services import Services
 from atoll.ops.volume import mount_path_for_sandbox, volume_for_sandbox
 from atoll.store import audit, identity, sandboxes, templates
@@ -89,7 +89,7 @@ async def create_sandbox(
             check_inside(principal.restriction, region=existing.region, template_id=existing.template_id)
             sandboxes.touch(tx, existing.id)
             audit.record(tx, principal, AuditAction.CREATE_SANDBOX, account.id, sandbox_id=existing.id)
-            return Created(resume_if_suspended(tx, services, account, existing), was_created=False)
+            return Created(resume_if_there_is_room(tx, services, account, existing), was_created=False)
         sandbox, revision = _new_sandbox(tx, services, account, principal, request, correlation_id)
         check_capacity(
             tx,

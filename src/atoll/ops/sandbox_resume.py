@@ -36,14 +36,17 @@ async def resume_sandbox(services: Services, principal: Principal, account_id: s
 
 
 def resume_if_suspended(tx: Transaction, services: Services, account: Account, sandbox: Sandbox) -> Sandbox:
-    """Move a SUSPENDED sandbox to RESUMING if there is capacity for it (SA-126, SA-417); otherwise return it unchanged.
+    """Move a SUSPENDED sandbox to RESUMING; any other is returned unchanged. The caller holds the account's fence.
 
-    The caller holds the account's fence.
+    Raises `LimitReached` when there is no capacity for it (SA-417).
     """
-    if sandbox.status is not SandboxStatus.SUSPENDED:
-        return sandbox
+    return _begin(tx, services, account, sandbox) if sandbox.status is SandboxStatus.SUSPENDED else sandbox
+
+
+def resume_if_there_is_room(tx: Transaction, services: Services, account: Account, sandbox: Sandbox) -> Sandbox:
+    """As `resume_if_suspended`, but a sandbox for which there is no capacity is returned as it is (SA-126)."""
     try:
-        return _begin(tx, services, account, sandbox)
+        return resume_if_suspended(tx, services, account, sandbox)
     except LimitReached:
         return sandbox
 

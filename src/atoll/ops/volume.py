@@ -95,8 +95,10 @@ async def remove_volume(services: Services, principal: Principal, account_id: st
         volume = _load(tx, principal, account_id, name, lock=True)
         if volume.status is VolumeStatus.PENDING_PURGE:
             return volume
-        if volumes.count_users(tx, volume.id):
+        if volumes.is_used(tx, volume.id):
             raise Conflict("A sandbox uses the shared volume; terminate it first.")
+        if volumes.is_being_released(tx, volume.id):
+            raise Conflict("A sandbox that used the shared volume is being cleaned up; retry.", retry_after_seconds=1)
         purge_at = tx.now + delay
         volumes.mark_for_purge(tx, volume.id, purge_at)
         _record(tx, principal, AuditAction.REMOVE_VOLUME, volume)

@@ -30,6 +30,8 @@ log = structlog.get_logger()
 
 _GIVE_UP_SECONDS = 60.0
 """How long an instance whose processes live may be unreachable before its sandbox fails."""
+_HEARD_AGAIN_AFTER = 15.0
+"""Seconds after which a sandbox in which commands run is asked whether its agent still answers."""
 _NEVER_SENT_AFTER = timedelta(seconds=60)
 """A command on record that the agent never heard of is withdrawn after this."""
 _EXAMINED_AT_ONCE = 16
@@ -48,6 +50,8 @@ class WatchWorker:
         self._services = services
         self._tasks: set[asyncio.Task[None]] = set()
         self._unreachable_since: dict[str, float] = {}
+        self._without_volume: set[str] = set()
+        self._asked_at: dict[str, float] = {}
         self._looks = asyncio.Semaphore(_EXAMINED_AT_ONCE)
         self._awaited: set[str] = set()
         services.agents.on_exit = self._record_exit
@@ -56,7 +60,7 @@ class WatchWorker:
 
     async def run_once(self) -> float | None:
         """Connect to every running sandbox that has no connection, and clear up commands that nobody answered."""
-        running, unanswered = await self._services.database.read(_look)
+        running, busy, unanswered = await self._services.database.read(_look)
         agents = self._services.agents
         self._unreachable_since = {
             instance_id: since for instance_id, since in self._unreachable_since.items() if instance_id in running
@@ -67,13 +71,38 @@ class WatchWorker:
             # the agent would leave its sandbox BUSY for good.
             *(self._reconcile_safely(instance_id) for instance_id in unanswered if agents.is_open(instance_id)),
         )
+        self._ask_the_busy([instance_id for instance_id in busy if agents.is_open(instance_id)])
         await self._end_those_without_their_volume(running)
-        return 1.0 if self._unreachable_since else None
+        return 1.0 if self._unreachable_since or self._without_volume else None
+
+    def _ask_the_busy(self, busy: list[str]) -> None:
+        """Ask sandboxes in which commands run, every now and then, and wait for the answers elsewhere."""
+        now = asyncio.get_running_loop().time()
+        self._asked_at = {one: at for one, at in self._asked_at.items() if one in busy}
+        for instance_id in busy:
+            if now - self._asked_at.get(instance_id, -_HEARD_AGAIN_AFTER) >= _HEARD_AGAIN_AFTER:
+                self._asked_at[instance_id] = now
+                self._spawn(self._ask(instance_id))
+
+    async def _ask(self, instance_id: str) -> None:
+        """A fork bomb leaves an agent no processor time: its connection stays and nothing comes over it any more."""
+        began = asyncio.get_running_loop().time()
+        try:
+            await (await self._services.agents.get(instance_id)).stats()
+        except RuntimeFailure:
+            if self._services.agents.is_open(instance_id):
+                await self._still_unreachable(instance_id, since=began)
+        except Exception:
+            log.exception("agent_not_asked", instance_id=instance_id)
+        else:
+            self._unreachable_since.pop(instance_id, None)
 
     async def _end_those_without_their_volume(self, running: list[str]) -> None:
         """A mount whose rclone died cannot be brought back below a running sandbox: it would go on losing files."""
-        broken = await asyncio.to_thread(self._services.volumes.mounts.broken)
-        for instance_id in broken.intersection(running):
+        broken = (await asyncio.to_thread(self._services.volumes.mounts.broken)).intersection(running)
+        # Twice in a row: one look may miss a process that is there.
+        dead, self._without_volume = broken & self._without_volume, broken
+        for instance_id in dead:
             await self._dead(
                 instance_id, ErrorCode.SANDBOX_NOT_READY, "the mount of the sandbox's volume ended by itself"
             )
@@ -129,13 +158,14 @@ class WatchWorker:
         self._unreachable_since.pop(instance_id, None)
         await self._dead(instance_id, ErrorCode.SANDBOX_NOT_FOUND, observation.detail or "the sandbox ended by itself")
 
-    async def _still_unreachable(self, instance_id: str) -> None:
+    async def _still_unreachable(self, instance_id: str, *, since: float | None = None) -> None:
+        """Note that there was no answer to what was asked at `since`; give the instance up after a minute of that."""
         now = asyncio.get_running_loop().time()
         if instance_id not in self._unreachable_since:
             # Lost in the middle of its end, mostly: the passes go on looking each second, and the next may be far away.
             self._services.wakes.publish((STATUSES,))
-        since = self._unreachable_since.setdefault(instance_id, now)
-        if now - since >= _GIVE_UP_SECONDS:
+        first = self._unreachable_since.setdefault(instance_id, now if since is None else since)
+        if now - first >= _GIVE_UP_SECONDS:
             del self._unreachable_since[instance_id]
             await self._dead(instance_id, ErrorCode.AGENT_UNREACHABLE, "the agent of the sandbox stopped answering")
 
@@ -197,6 +227,8 @@ class WatchWorker:
             self._awaited.discard(execution.id)
 
 
-def _look(tx: Transaction) -> tuple[list[str], list[str]]:
-    """Instances that run sandboxes, and those with commands on record that nobody answered for too long."""
-    return sandboxes.running_instances(tx), commands.unanswered_instances(tx, before=tx.now - _NEVER_SENT_AFTER)
+def _look(tx: Transaction) -> tuple[list[str], list[str], list[str]]:
+    """Instances that run sandboxes, those in which commands run, and those with commands on record that nobody answered
+    for too long."""
+    unanswered = commands.unanswered_instances(tx, before=tx.now - _NEVER_SENT_AFTER)
+    return sandboxes.running_instances(tx), sandboxes.busy_instances(tx), unanswered

@@ -284,3 +284,26 @@ def test_a_change_of_an_account_that_says_nothing_sensible_is_refused(
     assert atoll("account", "change", "--data-dir", str(tmp_path), *words).exit_code in {1, 2}
     (account,) = answer("account", "list", "--data-dir", str(tmp_path))["accounts"]
     assert not account["hasOwnLimit"]
+
+
+@pytest.mark.parametrize(
+    "words", [("token", "list"), ("account", "list"), ("token", "revoke", "x"), ("app", "create", "--name", "a")]
+)
+def test_a_mistyped_folder_is_no_empty_control_plane(tmp_path: Path, words: tuple[str, ...]) -> None:
+    missing = tmp_path / "missing"
+    result = atoll(*words, "--data-dir", str(missing))
+    assert result.exit_code == 1
+    assert "no control plane" in result.output
+    assert not missing.exists()
+
+
+def test_an_empty_folder_name_is_refused() -> None:
+    result = atoll("account", "list", "--data-dir", "")
+    assert result.exit_code == 2
+    assert "empty" in result.output
+
+
+@pytest.mark.parametrize("words", [("app", "create", "--name", " "), ("token", "create", "--user", "")])
+def test_a_name_that_is_none_is_refused(made: dict[str, Any], tmp_path: Path, words: tuple[str, ...]) -> None:
+    result = atoll(*words, "--data-dir", str(tmp_path))
+    assert (result.exit_code, "1 to 200 characters" in result.output) == (1, True)

@@ -9,8 +9,8 @@ from tests.samples import NOW
 from tests.scripted_driver import Instance, command_state
 from tests.unit.workers.world import World, until
 
-from atoll.domain.command import EndReason
-from atoll.domain.errors import ErrorCode
+from atoll.domain.command import AgentStats, EndReason
+from atoll.domain.errors import ErrorCode, RuntimeFailure
 from atoll.domain.execution import Execution, ExecutionKind, ExecutionState
 from atoll.domain.sandbox import Sandbox, SandboxStatus
 from atoll.ops import command_record
@@ -109,6 +109,35 @@ async def test_a_sandbox_that_is_still_dying_when_it_is_lost_is_looked_at_again_
     world.driver.kill(str(ready.instance_id))
     await world.watch_once()
     assert (await world.get(ready)).status is S.FAILED
+
+
+async def test_a_busy_sandbox_whose_agent_falls_silent_on_an_open_connection_is_given_up(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As below a fork bomb."""
+    monkeypatch.setattr(watch, "_HEARD_AGAIN_AFTER", 0.0)
+    monkeypatch.setattr(watch, "_GIVE_UP_SECONDS", 0.2)
+    ready = await world.ready()
+    await record(world, ready, K.START, E.RUNNING)
+    assert (await world.get(ready)).status is S.BUSY
+    await world.watch_once()
+    assert not world.watch._unreachable_since
+    connection = instance_of(world, ready).connection
+    assert connection is not None
+
+    async def silence() -> AgentStats:
+        raise RuntimeFailure("it does not answer", code=ErrorCode.AGENT_UNREACHABLE)
+
+    monkeypatch.setattr(connection, "stats", silence)
+
+    async def failed() -> bool:
+        await world.watch_once()
+        return (await world.get(ready)).status is S.FAILED
+
+    async with asyncio.timeout(10):
+        while not await failed():  # noqa: ASYNC110 - there is nothing to wait on
+            await asyncio.sleep(0.05)
+    assert (await world.get(ready)).error_code is ErrorCode.AGENT_UNREACHABLE
 
 
 async def test_an_unreachable_sandbox_that_is_terminated_is_forgotten(world: World) -> None:

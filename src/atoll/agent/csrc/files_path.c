@@ -192,6 +192,7 @@ enum fault place_find(const char *path, enum last_link last, enum missing missin
         if (S_ISDIR(st.st_mode)) {
             enum fault fault = descend(name, len, fd);
             if (fault) return fault;
+            retries = 0; /* they are for one name: a long way of missing folders is no race */
             continue;
         }
         close(fd);
