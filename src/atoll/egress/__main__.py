@@ -17,6 +17,7 @@ import socket
 from pathlib import Path
 
 import dns.rdata
+import uvloop
 
 from atoll.egress import control
 from atoll.egress.admission import Admission
@@ -80,4 +81,4 @@ async def _serve(given: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(_serve(_arguments()))
+    uvloop.run(_serve(_arguments()))
