@@ -13,8 +13,8 @@ from tests.properties.model import EITHER, ON_THE_WAY, RACED, RUNS, Box, Command
 
 CALLS = ("start", "execute", "pause", "resume", "terminate", "connect", "kill")
 ANSWERS = {
-    "start": {201, 404, 409, 503},
-    "execute": {200, 404, 409, 503},
+    "start": {201, 404, 409, 429, 503},
+    "execute": {200, 404, 409, 429, 503},
     "pause": {200, 400, 409, 503},
     "resume": {200, 409, 429},
     "terminate": {200, 409},
@@ -103,6 +103,7 @@ async def _take_commands(api: Api, box: Box, killed: str | None) -> None:
     for command in box.running_commands:
         if box.status == "SUSPENDED" or box.status in ON_THE_WAY:
             command.end(None, EITHER if command.execution_id == killed else "agent_shutdown")
+            command.life = _OVER
             continue
         page = await _read(api, box, command, ends=command.execution_id == killed or box.status not in RUNS)
         if page["state"] == "exited":

@@ -114,9 +114,14 @@ class World:
         return api
 
     async def _empty(self, api: Api) -> None:
-        for sandbox in expect(await api.get("/sandboxes", limit=100), 200)["sandboxes"]:
-            if sandbox["status"] != "TERMINATED":
-                await api.post("/sandbox/terminate", sandboxId=sandbox["sandboxId"])
+        async def ended() -> bool:
+            found = expect(await api.get("/sandboxes", limit=100), 200)["sandboxes"]
+            living = [sandbox["sandboxId"] for sandbox in found if sandbox["status"] != "TERMINATED"]
+            for sandbox_id in living:  # 409 for one that is just becoming READY: it is asked again
+                await api.post("/sandbox/terminate", sandboxId=sandbox_id)
+            return not living
+
+        await until(ended)
 
         async def gone() -> bool:
             return not await self.driver.list_instances()
