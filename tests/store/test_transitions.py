@@ -46,6 +46,20 @@ async def test_every_change_raises_the_generation_and_leaves_its_event(store: St
     ]
 
 
+@pytest.mark.spec("SA-374")
+async def test_the_times_of_changes_never_fall_also_for_a_writer_that_began_before_the_last_one(store: Store) -> None:
+    sandbox = await store.add_sandbox(S.READY)
+    store.clock.pass_seconds(10)
+    busy = await store.write(lambda tx: transition(tx, sandbox, A.BEGIN_WORK))
+    store.clock.pass_seconds(-5)
+    ready = await store.write(lambda tx: transition(tx, busy, A.END_WORK))
+    e = sandbox_events.c
+    query = select(e.occurred_at).where(e.sandbox_id == sandbox.id).order_by(e.generation)
+    moments = await store.read(lambda tx: list(tx.connection.execute(query).scalars()))
+    assert moments == sorted(moments)
+    assert ready.updated_at == busy.updated_at
+
+
 async def test_of_twenty_writers_with_one_view_one_wins(store: Store) -> None:
     seen = await store.add_sandbox(S.READY)
     outcomes = await asyncio.gather(

@@ -41,13 +41,16 @@ _INSERT_EVENT = insert(sandbox_events)
 def transition(tx: Transaction, sandbox: Sandbox, action: Action, **changes: Any) -> Sandbox:
     """Move a sandbox one step, with the columns that change beside its status, and return it as it is then.
 
-    Raises `Conflict` for a step that is not allowed and `StaleGeneration` when another writer was faster.
+    The times of its changes never fall: billing goes by them. Raises `Conflict` for a step that is not allowed
+    and `StaleGeneration` when another writer was faster.
     """
     status = next_status(sandbox.status, action)
+    # A transaction that had to wait for the row began before the change that it waited for.
+    at = max(tx.now, sandbox.updated_at)
     written: dict[str, Any] = {
         "status": status,
         "generation": sandbox.generation + 1,
-        "updated_at": tx.now,
+        "updated_at": at,
         "status_reason": None,
         **changes,
     }
@@ -61,7 +64,7 @@ def transition(tx: Transaction, sandbox: Sandbox, action: Action, **changes: Any
         "from_status": sandbox.status,
         "to_status": status,
         "data": {name: str(changes[name]) for name in _EXPLAINS if changes.get(name) is not None},
-        "occurred_at": tx.now,
+        "occurred_at": at,
     }
     tx.connection.execute(_INSERT_EVENT, event)
     tx.wake(sandbox_topic(sandbox.id))
