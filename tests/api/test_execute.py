@@ -358,8 +358,8 @@ async def test_a_paused_sandbox_at_capacity_stays_paused_and_so_says_the_refusal
     expect(await api.create(), 201)
     await plane.sql("UPDATE accounts SET active_sandbox_limit = 1")
     answer = await api.post("/sandbox/execute", sandboxId=sandbox_id, command=["true"])
-    body = refused(answer, 409)
-    assert (body["errorCode"], body["data"]["retryable"]) == ("SANDBOX_SUSPENDED", True)
+    body = refused(answer, 429)
+    assert (body["data"]["reason"], body["data"]["retryable"]) == ("account_concurrency_exceeded", True)
     assert answer.headers["retry-after"] == str(body["data"]["retryAfterSeconds"])
     assert expect(await api.create(idempotencyKey="k"), 200)["sandbox"]["status"] == "SUSPENDED"
     plane.stop_workers()

@@ -82,6 +82,7 @@ async def test_on_direct_usage_costs_three_times_the_regional_rate_less_credits(
     async with open_plane(database_url, regions=PRICED) as plane:
         api = plane.api
         await api.ready_sandbox()
+        plane.stop_workers()  # it is idle for longer than it may be
         plane.clock.pass_seconds(3_600)
         since = rfc3339(plane.clock())
         report = expect(await api.get("/usage"), 200)

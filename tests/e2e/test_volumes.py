@@ -103,7 +103,10 @@ def test_a_file_that_was_there_is_stored_when_it_is_closed_and_not_at_the_end_of
         seconds=10,
         what="the new contents are stored",
     )
-    wait_until(lambda: (data / "database").read_bytes().count(b"CREATE TABLE new"), seconds=10, what="the database")
+    database = data / "database"
+    wait_until(
+        lambda: database.exists() and b"CREATE TABLE new" in database.read_bytes(), seconds=10, what="the database"
+    )
     client.terminate(sandbox["sandboxId"])
 
 
