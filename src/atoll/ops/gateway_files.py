@@ -115,8 +115,9 @@ async def while_allowed(services: Services, caller: GatewayCaller, scope: Gatewa
             try:
                 await check_again(services, caller, frozenset({scope}))
                 await services.database.write(lambda tx: sandboxes.touch(tx, caller.sandbox_id))
-            except AtollError as refused:
-                ended.append(refused)
+            except Exception as error:  # also one nobody expects: what cannot be checked is not allowed
+                unknown = RuntimeFailure("The session could not be looked up.", code=ErrorCode.UNKNOWN)
+                ended.append(error if isinstance(error, AtollError) else unknown)
                 if task is not None:
                     task.cancel()
                 return
