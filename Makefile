@@ -7,7 +7,7 @@ DATA_DIR ?= .atoll
 LISTEN ?= 127.0.0.1:8080
 TEST_PROCESSES ?= 3
 # The slowest first, so that no process is left alone with them at the end.
-SUITES := $(addprefix tests/,faults e2e contract inventory properties api store unit)
+SUITES := $(addprefix tests/,properties faults e2e contract inventory api store unit)
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.atoll-installed
 SOURCES := $(shell find src/atoll/agent/csrc -name '*.[ch]' 2>/dev/null)
