@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -10,16 +11,31 @@ from tests.images import default_image_digest
 from tests.server import AtollServer
 
 
-@pytest.fixture
-def idle_server(tmp_path: Path) -> Iterator[AtollServer]:
-    """A server that was not started yet, with an account. Nothing of it is left afterwards, whatever the test did."""
+@contextmanager
+def _with_an_account(folder: Path) -> Iterator[AtollServer]:
+    """A server that was not started yet. Nothing of it is left afterwards, whatever the tests did."""
     default_image_digest()
-    server = AtollServer(tmp_path / "data")
+    server = AtollServer(folder / "data")
     try:
         server.access()
         yield server
     finally:
         server.close()
+
+
+@pytest.fixture
+def idle_server(tmp_path: Path) -> Iterator[AtollServer]:
+    """A server of the test's own that was not started yet, with an account."""
+    with _with_an_account(tmp_path) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AtollServer]:
+    """One running server for the tests of a file."""
+    with _with_an_account(tmp_path_factory.mktemp("shared")) as server:
+        server.start()
+        yield server
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from tests.contract import internet as test_internet
 from tests.contract.rigs import GvisorRig, gvisor_rig, processes_naming
 from tests.contract.web import NAME_SERVER, Asked, web
 from tests.images import default_image_store
@@ -80,12 +79,6 @@ def ask(server, name, kind):
 calls = {"get": get, "tunnel": tunnel, "pipeline": pipeline, "ask": ask}
 print(json.dumps([calls[what](*given) for what, *given in json.loads(sys.argv[1])]))
 """
-
-
-@pytest.fixture
-def internet() -> Iterator[Internet]:
-    with test_internet.internet() as made:
-        yield made
 
 
 @pytest.fixture

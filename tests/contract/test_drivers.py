@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.contract import internet as test_internet
 from tests.contract.rigs import FakeRig, GvisorRig, fake_rig, gvisor_rig
 from tests.images import default_image_store
 
 from atoll.drivers.contract import DriverContract
-from atoll.drivers.contract_isolation import Internet, IsolationContract
+from atoll.drivers.contract_isolation import IsolationContract
 from atoll.drivers.gvisor.probe import RunscTraits
-
-
-@pytest.fixture
-def internet() -> Iterator[Internet]:
-    with test_internet.internet() as made:
-        yield made
 
 
 class TestFakeDriver(DriverContract):

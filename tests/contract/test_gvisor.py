@@ -8,12 +8,11 @@ import dataclasses
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from tests.contract import internet as test_internet
-from tests.contract.rigs import GvisorRig, gvisor_rig
+from tests.contract.rigs import GvisorRig
 from tests.images import default_image_store
 
 from atoll.agent.binary import agent_binary
@@ -43,12 +42,6 @@ try:
     while True: print(link.recvfrom(100)[1][0], flush=True)
 except OSError: pass
 """
-
-
-@pytest.fixture
-async def rig(image_digest: str, traits: RunscTraits, runsc: Path) -> AsyncIterator[GvisorRig]:
-    async with gvisor_rig(default_image_store(), image_digest, traits, runsc=runsc) as made:
-        yield made
 
 
 def changed(rig: GvisorRig, traits: RunscTraits, **changes: object) -> GvisorDriver:

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
 import pytest
-from tests.contract.rigs import GvisorRig, gvisor_rig
-from tests.images import default_image_store
+from tests.contract.rigs import GvisorRig
 
 from atoll.drivers.contract import created, run, shell
-from atoll.drivers.gvisor.probe import RunscTraits
 
 pytestmark = pytest.mark.gvisor
 
@@ -50,12 +45,6 @@ for name in ("oom_score_adj", "comm", "uid_map"):
     attempt(f"write {name}", lambda: open(f"/proc/1/{name}", "w").write("0") and open(f"/proc/1/{name}").read() == "0")
 print(json.dumps(done))
 """
-
-
-@pytest.fixture
-async def rig(image_digest: str, traits: RunscTraits, runsc: Path) -> AsyncIterator[GvisorRig]:
-    async with gvisor_rig(default_image_store(), image_digest, traits, runsc=runsc) as made:
-        yield made
 
 
 async def test_a_program_that_attacks_its_agent_gets_nowhere(rig: GvisorRig) -> None:

@@ -8,22 +8,19 @@ import json
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from ipaddress import ip_address
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from tests.contract import internet as test_internet
-from tests.contract.rigs import GvisorRig, gvisor_rig
-from tests.images import default_image_store
+from tests.contract.rigs import GvisorRig
 
 from atoll.drivers.contract import created, run, shell, until
 from atoll.drivers.contract_isolation import Internet, reach
 from atoll.drivers.gvisor import records
 from atoll.drivers.gvisor.addresses import SlotAddresses
 from atoll.drivers.gvisor.network import Namespace
-from atoll.drivers.gvisor.probe import RunscTraits
 
 pytestmark = pytest.mark.gvisor
 
@@ -104,18 +101,6 @@ for target in targets:
         claim = struct.pack("!HHBBH", 1, 0x800, 6, 4, 2) + own + address + gateway + address
         link.send(b"\xff" * 6 + own + b"\x08\x06" + claim)
 """
-
-
-@pytest.fixture
-def internet() -> Iterator[Internet]:
-    with test_internet.internet() as made:
-        yield made
-
-
-@pytest.fixture
-async def rig(image_digest: str, traits: RunscTraits, runsc: Path) -> AsyncIterator[GvisorRig]:
-    async with gvisor_rig(default_image_store(), image_digest, traits, runsc=runsc) as made:
-        yield made
 
 
 def ends_of(rig: GvisorRig, instance_id: str) -> SlotAddresses:

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 
 import pytest
-from tests.contract import internet as test_internet
-from tests.contract.rigs import GvisorRig, gvisor_rig
-from tests.images import default_image_store
+from tests.contract.rigs import GvisorRig
 
 from atoll.domain.egress import EgressPolicy
 from atoll.drivers import process
 from atoll.drivers.contract import created, run
 from atoll.drivers.contract_isolation import Internet, reach
-from atoll.drivers.gvisor.probe import RunscTraits
 
 pytestmark = pytest.mark.gvisor
 
@@ -25,18 +20,6 @@ import socket, sys
 link = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); link.settimeout(1)
 link.sendto(b"hello", (sys.argv[1], int(sys.argv[2])))
 """
-
-
-@pytest.fixture
-def internet() -> Iterator[Internet]:
-    with test_internet.internet() as made:
-        yield made
-
-
-@pytest.fixture
-async def rig(image_digest: str, traits: RunscTraits, runsc: Path) -> AsyncIterator[GvisorRig]:
-    async with gvisor_rig(default_image_store(), image_digest, traits, runsc=runsc) as made:
-        yield made
 
 
 def answering(found: dict[str, str | None]) -> set[str]:

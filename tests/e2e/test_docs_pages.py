@@ -7,11 +7,9 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.images import default_image_digest
 from tests.server import ROOT, AtollServer, atoll_environment
 
 PAGE_SECONDS = 120.0
@@ -79,21 +77,8 @@ def test_every_link_leads_to_a_file_and_a_heading() -> None:
             assert not anchor or anchor in anchors_of(target), f"{page.name}: {link}"
 
 
-@pytest.fixture(scope="module")
-def server_of_pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AtollServer]:
-    """One server for all pages, as a reader has one. Nothing of it is left afterwards."""
-    default_image_digest()
-    server = AtollServer(tmp_path_factory.mktemp("pages") / "data")
-    try:
-        server.access()
-        server.start()
-        yield server
-    finally:
-        server.close()
-
-
 @pytest.fixture
-def environment(server_of_pages: AtollServer, tmp_path: Path) -> dict[str, str]:
+def environment(shared_server: AtollServer, tmp_path: Path) -> dict[str, str]:
     """What a reader has: the `atoll` command, the server's address and its data directory."""
     program = tmp_path / "bin" / "atoll"
     program.parent.mkdir()
@@ -102,8 +87,8 @@ def environment(server_of_pages: AtollServer, tmp_path: Path) -> dict[str, str]:
     return atoll_environment(
         {
             "PATH": f"{program.parent}:{Path(sys.executable).parent}:{os.environ['PATH']}",
-            "ATOLL": server_of_pages.url,
-            "ATOLL_DATA_DIR": str(server_of_pages.data_dir),
+            "ATOLL": shared_server.url,
+            "ATOLL_DATA_DIR": str(shared_server.data_dir),
         }
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -13,7 +13,6 @@ import httpx
 import pytest
 from tests.client import Client, Json
 from tests.gateway_client import Received, Stream, stream
-from tests.images import default_image_digest
 from tests.server import AtollServer
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
@@ -25,16 +24,9 @@ TERMINAL = {"pty": {"rows": 24, "cols": 80}, "envVars": {"TERM": "xterm"}}
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AtollServer]:
+def server(shared_server: AtollServer) -> AtollServer:
     """One server for the tests of this file."""
-    default_image_digest()
-    server = AtollServer(tmp_path_factory.mktemp("gateway") / "data")
-    try:
-        server.access()
-        server.start()
-        yield server
-    finally:
-        server.close()
+    return shared_server
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,6 @@ import httpx
 import pytest
 from tests import leaks
 from tests.client import Client
-from tests.images import default_image_digest
 from tests.server import AtollServer
 from websockets.sync.client import connect
 from websockets.typing import Subprotocol
@@ -61,18 +60,11 @@ class Box:
 
 
 @pytest.fixture(scope="module")
-def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Box]:
-    default_image_digest()
-    server = AtollServer(tmp_path_factory.mktemp("files") / "data")
-    try:
-        server.access()
-        server.start()
-        with server.client() as client:
-            made = Box(server, client, client.ready("files"))
-            with made.http:
-                yield made
-    finally:
-        server.close()
+def box(shared_server: AtollServer) -> Iterator[Box]:
+    with shared_server.client() as client:
+        made = Box(shared_server, client, client.ready("files"))
+        with made.http:
+            yield made
 
 
 @pytest.mark.spec("SA-358", "SA-450", "SA-451")

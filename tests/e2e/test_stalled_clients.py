@@ -16,7 +16,6 @@ import httpx
 import pytest
 from tests import leaks
 from tests.client import API, Client
-from tests.images import default_image_digest
 from tests.server import AtollServer, wait_until
 from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Subprotocol
@@ -89,19 +88,12 @@ class Box:
 
 
 @pytest.fixture(scope="module")
-def box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Box]:
-    default_image_digest()
-    server = AtollServer(tmp_path_factory.mktemp("stalled") / "data")
-    try:
-        server.access()
-        server.start()
-        with server.client() as client:
-            made = Box(server, client)
-            with made.http:
-                made.run("truncate -s 500M big; mkdir many; truncate -s 500M many/big")
-                yield made
-    finally:
-        server.close()
+def box(shared_server: AtollServer) -> Iterator[Box]:
+    with shared_server.client() as client:
+        made = Box(shared_server, client)
+        with made.http:
+            made.run("truncate -s 500M big; mkdir many; truncate -s 500M many/big")
+            yield made
 
 
 @dataclass(frozen=True, slots=True)

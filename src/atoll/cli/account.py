@@ -12,7 +12,7 @@ from atoll.cli.output import emit, reported_errors
 from atoll.cli.store import existing_database
 from atoll.domain.errors import Invalid
 from atoll.ops import account as ops
-from atoll.ops.account import AccountChange, AccountReport
+from atoll.ops.account import AccountReport, Ceiling
 from atoll.settings import Settings, load_settings
 
 app = typer.Typer(help="Accounts.", no_args_is_help=True)
@@ -48,19 +48,17 @@ def change(
     with reported_errors(as_json=as_json):
         if sandbox_limit is None and entitled is None:
             raise Invalid("Say what to change: --sandbox-limit, --entitled or --not-entitled.")
-        asked = AccountChange(
-            entitled=entitled,
-            active_sandbox_limit=_limit(sandbox_limit),
-            takes_the_deployments_limit=sandbox_limit == _DEFAULT,
-        )
+        ceiling = _ceiling(sandbox_limit)
         settings = load_settings(data_dir, database_url=database_url)
-        report = asyncio.run(_change(settings, name, asked))
+        report = asyncio.run(_change(settings, name, entitled, ceiling))
         emit(_value(report, settings), as_json=as_json, text=lambda: _line(report, settings))
 
 
-def _limit(text: str | None) -> int | None:
-    if text is None or text == _DEFAULT:
-        return None
+def _ceiling(text: str | None) -> int | Ceiling:
+    if text is None:
+        return Ceiling.AS_IT_IS
+    if text == _DEFAULT:
+        return Ceiling.OF_THE_DEPLOYMENT
     if not text.isascii() or not text.isdecimal() or int(text) > _MOST:
         raise Invalid(f"--sandbox-limit takes 0 to {_MOST}, or `default`, not {text!r}.", field="sandbox-limit")
     return int(text)
@@ -93,6 +91,6 @@ async def _list(settings: Settings) -> list[AccountReport]:
         return await database.read(ops.list_accounts)
 
 
-async def _change(settings: Settings, name: str, asked: AccountChange) -> AccountReport:
+async def _change(settings: Settings, name: str, entitled: bool | None, ceiling: int | Ceiling) -> AccountReport:
     async with existing_database(settings) as (database, _):
-        return await database.write(lambda tx: ops.change_account(tx, name, asked))
+        return await database.write(lambda tx: ops.change_account(tx, name, entitled=entitled, ceiling=ceiling))

@@ -84,11 +84,10 @@ async def _take_mounts(mounts: VolumeMounts) -> int:
     for instance_id in mounts.instances():
         try:
             await mounts.settle(instance_id, _unknown_here, seconds=_SETTLE_SECONDS)
+            await mounts.detach(instance_id)
         except StorageFailed:
             unstored += 1
             await mounts.unmount(instance_id)
-        else:
-            await mounts.detach(instance_id)
     return unstored
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
+from collections.abc import Iterator
 
-WENT_AWAY = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EXDEV})
+_WENT_AWAY = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EXDEV})
 """What a folder is that was there a moment ago: removed, or swapped for something else. Any other error is one."""
 DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPENAT2 = 437
@@ -34,3 +36,24 @@ def open_beneath(root: int, relative: bytes) -> int:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
     return descriptor
+
+
+def entries_beneath(root: int, relative: bytes) -> Iterator[tuple[bytes, os.stat_result]]:
+    """What is in one folder below `root`, by its path from there; nothing when it went away since its parent was read.
+
+    Any other error is raised: what could not be read for now must not count as what is not there.
+    """
+    try:
+        descriptor = open_beneath(root, relative)
+    except OSError as error:
+        if not relative or error.errno not in _WENT_AWAY:
+            raise
+        return
+    prefix = relative + b"/" if relative else b""
+    try:
+        with os.scandir(descriptor) as entries:
+            for entry in entries:
+                with contextlib.suppress(FileNotFoundError):
+                    yield prefix + os.fsencode(entry.name), entry.stat(follow_symlinks=False)
+    finally:
+        os.close(descriptor)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from enum import Enum, auto
 
 from atoll.domain.audit import AuditAction, Channel
 from atoll.domain.identity import Account
@@ -11,14 +12,13 @@ from atoll.store import audit, identity, sandboxes
 from atoll.store.database import Transaction
 
 
-@dataclass(frozen=True, slots=True)
-class AccountChange:
-    """What is to be changed; None leaves it."""
+class Ceiling(Enum):
+    """What a change of an account's ceiling may be besides a number."""
 
-    entitled: bool | None = None
-    active_sandbox_limit: int | None = None
-    takes_the_deployments_limit: bool = False
-    """Gives up the account's own ceiling."""
+    AS_IT_IS = auto()
+    """It stays."""
+    OF_THE_DEPLOYMENT = auto()
+    """The account's own is given up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,18 +34,24 @@ def list_accounts(tx: Transaction) -> list[AccountReport]:
     return [AccountReport(one, sandboxes.count_active(tx, one.id)) for one in identity.list_accounts(tx)]
 
 
-def change_account(tx: Transaction, account_name: str, change: AccountChange) -> AccountReport:
+def change_account(
+    tx: Transaction, account_name: str, *, entitled: bool | None, ceiling: int | Ceiling
+) -> AccountReport:
     """Change an account's ceiling (SA-423) or entitlement (SA-120), from the next create on. Raises `NotFound`.
 
-    Sandboxes that are there stay, also above a lower ceiling.
+    None leaves the entitlement. Sandboxes that are there stay, also above a lower ceiling.
     """
     account = existing_account(tx, account_name)
-    limit = change.active_sandbox_limit if change.active_sandbox_limit is not None else account.active_sandbox_limit
-    changed = replace(
-        account,
-        entitled=account.entitled if change.entitled is None else change.entitled,
-        active_sandbox_limit=None if change.takes_the_deployments_limit else limit,
-    )
-    identity.set_admission(tx, account.id, entitled=changed.entitled, active_sandbox_limit=changed.active_sandbox_limit)
+    if entitled is None:
+        entitled = account.entitled
+    match ceiling:
+        case Ceiling.AS_IT_IS:
+            limit = account.active_sandbox_limit
+        case Ceiling.OF_THE_DEPLOYMENT:
+            limit = None
+        case _:
+            limit = ceiling
+    changed = replace(account, entitled=entitled, active_sandbox_limit=limit)
+    identity.set_admission(tx, account.id, entitled=entitled, active_sandbox_limit=limit)
     audit.record_unattended(tx, Channel.OPERATOR, AuditAction.CHANGE_ACCOUNT, account.id, None)
     return AccountReport(changed, sandboxes.count_active(tx, account.id))

@@ -9,12 +9,11 @@ from __future__ import annotations
 import os
 import stat
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from atoll.domain.snapshot import SnapshotRules
-from atoll.drivers.beneath import DIRECTORY_FLAGS, WENT_AWAY, open_beneath
+from atoll.drivers.beneath import DIRECTORY_FLAGS, entries_beneath
 from atoll.storage.patterns import Cancelled, matcher
 
 MAX_ENTRIES = 5_000_000
@@ -54,7 +53,9 @@ def list_workspace(folder: Path, rules: SnapshotRules, cancel: threading.Event) 
     try:
         pending = [b""]
         while pending:
-            for path, seen in _entries(root, pending.pop(), cancel):
+            for path, seen in entries_beneath(root, pending.pop()):
+                if cancel.is_set():
+                    raise Cancelled
                 is_folder = stat.S_ISDIR(seen.st_mode)
                 if path == mount_point or excluded(os.fsdecode(path), is_folder):
                     continue
@@ -65,32 +66,6 @@ def list_workspace(folder: Path, rules: SnapshotRules, cancel: threading.Event) 
     finally:
         os.close(root)
     return listing
-
-
-def _entries(root: int, relative: bytes, cancel: threading.Event) -> Iterator[tuple[bytes, os.stat_result]]:
-    """What is in one folder; nothing when it went away, or became something else, since its parent was read.
-
-    Any other error is raised: a snapshot that misses what could not be read for now must not count as a good one.
-    """
-    try:
-        descriptor = open_beneath(root, relative)
-    except OSError as error:
-        if not relative or error.errno not in WENT_AWAY:
-            raise
-        return
-    prefix = relative + b"/" if relative else b""
-    try:
-        with os.scandir(descriptor) as entries:
-            for entry in entries:
-                if cancel.is_set():
-                    raise Cancelled
-                try:
-                    seen = entry.stat(follow_symlinks=False)
-                except FileNotFoundError:
-                    continue
-                yield prefix + os.fsencode(entry.name), seen
-    finally:
-        os.close(descriptor)
 
 
 def _add(listing: Listing, path: bytes, seen: os.stat_result, linked: set[int]) -> None:

@@ -49,7 +49,7 @@ class VolumeData:
         await self.mounts.settle(instance_id, find, seconds=_SETTLE_SECONDS)
 
     async def release(self, instance_id: str, find: FindVolume) -> None:
-        """Let go of everything of an instance that is dead: its mount, then its workspace. Fine when there is none.
+        """Let go of everything of an instance that is dead: its workspace, then its mount. Fine when there is none.
 
         Raises `StorageFailed`, and keeps the mount, while not everything is stored.
         """

@@ -21,7 +21,8 @@ _LOOK_SECONDS = 0.2
 async def sole_control_plane(database: Database) -> AsyncIterator[None]:
     """Hold the database while the block runs; raises `Conflict` when another control plane does.
 
-    Two would take each other's sandboxes for lost: each knows the instances of its own machine alone.
+    Two would take each other's sandboxes for lost: each knows the instances of its own machine alone. It guards a
+    start: PostgreSQL lets go when the connection is lost, and the one that runs is not stopped for that.
     """
     if database.dialect != "postgresql":
         yield

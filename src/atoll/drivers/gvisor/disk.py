@@ -12,13 +12,13 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
 
-from atoll.drivers.beneath import DIRECTORY_FLAGS, WENT_AWAY, open_beneath
+from atoll.drivers.beneath import DIRECTORY_FLAGS, entries_beneath
 
 MIB = 1024 * 1024
 _BLOCK_BYTES = 512
@@ -159,7 +159,7 @@ def _count_folder(folder: Path) -> int:
     try:
         pending = [b""]
         while pending:
-            for path, seen in _entries(root, pending.pop()):
+            for path, seen in entries_beneath(root, pending.pop()):
                 if stat.S_ISDIR(seen.st_mode):
                     pending.append(path)
                 elif seen.st_nlink > 1:
@@ -174,24 +174,6 @@ def _count_folder(folder: Path) -> int:
     finally:
         os.close(root)
     return total
-
-
-def _entries(root: int, relative: bytes) -> Iterator[tuple[bytes, os.stat_result]]:
-    """What is in one folder; nothing when it went away since its parent was read."""
-    try:
-        descriptor = open_beneath(root, relative or b".")
-    except OSError as error:
-        if error.errno not in WENT_AWAY:
-            raise
-        return
-    prefix = relative + b"/" if relative else b""
-    try:
-        with os.scandir(descriptor) as entries:
-            for entry in entries:
-                with contextlib.suppress(FileNotFoundError):
-                    yield prefix + os.fsencode(entry.name), entry.stat(follow_symlinks=False)
-    finally:
-        os.close(descriptor)
 
 
 def _measure(backing: _Backing) -> int | None:

@@ -113,6 +113,7 @@ class Network:
             serving = self._proxy.ports is not None
             await self._proxy.end()
             if serving:
+                # Nothing may be turned to ports that are free now.
                 async with self._loading:
                     await self._load_rules(by_name=False)
         unused, self._ready = self._ready, []
