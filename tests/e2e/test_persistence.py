@@ -73,16 +73,13 @@ def test_a_workspace_survives_pause_and_resume_in_gvisor(server: AtollServer) ->
     told = said(client, sandbox, look)
     for _ in range(2):
         assert post(client, "/sandbox/pause", sandbox)["status"] == "SUSPENDED"
-        assert not leaks.left_over(before, leaks.snapshot(server.data_dir))
+        assert not leaks.processes(server.data_dir)
+        leaks.wait_until_nothing_left(server.data_dir, before)  # the kernel takes a moment for interfaces
         assert post(client, "/sandbox/resume", sandbox)["status"] == "RESUMING"
         assert client.settled(sandbox["sandboxId"])["status"] == "READY"
         assert said(client, sandbox, look) == told
     client.terminate(sandbox["sandboxId"])
-    wait_until(
-        lambda: not leaks.left_over(before, leaks.snapshot(server.data_dir)),
-        seconds=30,
-        what="all is cleaned up",
-    )
+    leaks.wait_until_nothing_left(server.data_dir, before, seconds=30)
     assert len(archives(server)) == 2
 
 
@@ -111,7 +108,8 @@ def test_the_live_directory_in_gvisor(server: AtollServer, mode: str) -> None:
         " && mkdir ../copy && tar -C ../copy -xf /tmp/t.tar",
     )
     assert post(client, "/sandbox/pause", sandbox)["status"] == "SUSPENDED"
-    assert not leaks.left_over(before, leaks.snapshot(server.data_dir))
+    assert not leaks.processes(server.data_dir)
+    leaks.wait_until_nothing_left(server.data_dir, before)
     assert said(client, sandbox, look) == told
     assert said(client, sandbox, "cd persist/copy && git status --short && cat f") == "x\n"
     client.terminate(sandbox["sandboxId"])
@@ -134,7 +132,7 @@ def test_a_mount_path_shows_in_no_other_sandbox_of_the_image(server: AtollServer
     assert said(client, second, "ls -A; ls -d /data 2>/dev/null || echo none") == "none\n"
     for sandbox in (first, second):
         client.terminate(sandbox["sandboxId"])
-    wait_until(lambda: not leaks.left_over(before, leaks.snapshot(server.data_dir)), seconds=30, what="nothing is left")
+    leaks.wait_until_nothing_left(server.data_dir, before, seconds=30)
 
 
 COUNT_IN_TWO_PLACES = """
@@ -199,7 +197,7 @@ def test_a_server_killed_during_a_pause_loses_nothing(server: AtollServer, delay
     server.start()
     client = server.client()
     assert client.until(sandbox["sandboxId"], "SUSPENDED", seconds=40)["status"] == "SUSPENDED"
-    wait_until(lambda: not leaks.left_over(before, leaks.snapshot(server.data_dir)), seconds=30, what="nothing is left")
+    leaks.wait_until_nothing_left(server.data_dir, before, seconds=30)
     assert said(client, sandbox, "sha256sum big") == sum_before
 
 

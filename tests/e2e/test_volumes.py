@@ -57,7 +57,7 @@ def test_git_package_managers_and_tar_work_in_the_live_directory(server: AtollSe
     second = ready(client, "second", "DIRECTORY", volumeName=first["volumeName"])
     assert said(client, second, LOOK) == FOUND
     client.terminate(second["sandboxId"])
-    wait_until(lambda: not leaks.left_over(before, leaks.snapshot(server.data_dir)), seconds=30, what="nothing is left")
+    leaks.wait_until_nothing_left(server.data_dir, before, seconds=30)
 
 
 CHANGE_IN_PLACE = """
@@ -142,7 +142,7 @@ def test_a_sandbox_whose_mount_dies_fails_and_loses_nothing_that_was_closed(serv
         lambda: said(client, second, "cat persist/before 2>/dev/null || true") == "kept\n", seconds=20, what="the file"
     )
     client.terminate(second["sandboxId"])
-    wait_until(lambda: not leaks.left_over(before, leaks.snapshot(server.data_dir)), seconds=30, what="nothing is left")
+    leaks.wait_until_nothing_left(server.data_dir, before, seconds=30)
 
 
 def _server_of(mount: Path) -> int:

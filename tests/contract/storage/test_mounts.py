@@ -116,6 +116,23 @@ async def test_a_mount_without_a_living_rclone_is_broken_and_says_so(rig: Rig) -
     assert rig.mounts.broken() == set()
 
 
+async def test_folders_just_written_keep_their_times_for_a_while(rig: Rig) -> None:
+    """Else tar, on its way back to a folder that it left a while ago, says that it has changed as it was read."""
+    folder = await rig.attach()
+
+    def work() -> os.stat_result:
+        (folder / "d" / "below").mkdir(parents=True)
+        _write(folder / "d" / "below" / "file", "x")
+        return (folder / "d").stat()
+
+    written = await asyncio.to_thread(work)
+    await asyncio.sleep(1.5)
+    await asyncio.to_thread(lambda: list(os.walk(folder)))
+    await asyncio.sleep(3)
+    seen = await asyncio.to_thread((folder / "d").stat)
+    assert (seen.st_ctime_ns, seen.st_ino) == (written.st_ctime_ns, written.st_ino)
+
+
 @pytest.fixture
 def small_disk(rig: Rig) -> Iterator[Path]:
     """The volume lies on a disk of 1 MB."""
