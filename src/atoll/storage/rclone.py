@@ -32,8 +32,8 @@ _OPTIONS = (
     # What is stored leaves the machine's disk soon. What is open or not stored yet is bounded by no option: the driver
     # counts the cache as temporary disk of the sandbox.
     *("--vfs-cache-max-age", "10s", "--vfs-cache-poll-interval", "5s", "--vfs-cache-max-size", "64M"),
-    # How soon one sandbox sees what another one wrote. A folder that nobody looked at for twice as long is forgotten and
-    # comes back with the time at which its last file was stored, so short a time makes tar say that it has changed.
+    # How soon one sandbox sees what another one wrote. A folder that nobody looked at for twice as long is forgotten
+    # and comes back with the time at which its last file was stored: tar would say of it that it has changed.
     *("--dir-cache-time", "5s", "--attr-timeout", "1s", "--poll-interval", "0"),
     *("--config", "/dev/null", "--log-level", "ERROR", "--use-mmap", "--buffer-size", "4M"),
 )
