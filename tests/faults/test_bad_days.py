@@ -167,6 +167,36 @@ def test_a_runsc_that_breaks_fails_a_create_with_unknown_and_mends(idle_server: 
     assert client.execute(client.ready("mended"), ["true"]).exit_code == 0
 
 
+@pytest.mark.spec("SA-066", "SA-385")
+@pytest.mark.parametrize(("times", "outcome"), [(1, ("READY", None)), (2, ("FAILED", "NAMESPACE_DENIED"))])
+def test_a_namespace_that_runsc_rejects_is_replaced_once(
+    idle_server: AtollServer, tmp_path: Path, times: int, outcome: tuple[str, str | None]
+) -> None:
+    rejections, program = tmp_path / "rejections", tmp_path / "runsc"
+    program.write_text(
+        f'#!/bin/sh\nfirst=$(ls "{rejections}" 2>/dev/null | head -n 1)\n'
+        f'[ -n "$first" ] && rm "{rejections}/$first" || exec runsc "$@"\n'
+        'echo "running container: starting container: setting up network: creating interfaces from net namespace'
+        ' \\"/run/netns/x\\": interrupted system call" >&2\nexit 128\n'
+    )
+    program.chmod(0o755)
+    server = idle_server
+    server.set_environment(ATOLL_RUNSC=str(program))
+    server.start()
+    client = server.client()
+    before = leaks.snapshot(server.data_dir)
+    rejections.mkdir()
+    for number in range(times):
+        (rejections / f"rejection-{number}").touch()
+    sandbox = client.settled(client.create("rejected")["sandboxId"])
+    assert (sandbox["status"], sandbox.get("errorCode")) == outcome
+    assert not list(rejections.iterdir())
+    if sandbox["status"] == "READY":
+        assert client.execute(sandbox["sandboxId"], ["true"]).exit_code == 0
+        client.terminate(sandbox["sandboxId"])
+    leaks.wait_until_nothing_left(server.data_dir, before)
+
+
 @pytest.mark.spec("SA-066", "SA-390")
 def test_a_sandbox_killed_from_outside_fails_with_sandbox_not_found(server: AtollServer) -> None:
     client = server.client()

@@ -34,6 +34,13 @@ _NO_MEMORY = re.compile(r"cannot allocate memory|out of memory", re.I)
 _NAMESPACE = re.compile(r"network namespace|netns|setting up network|creating interfaces|joining ns", re.I)
 
 
+class NamespaceRejected(RuntimeFailure):
+    """runsc ended because of the network namespace that it was given; another one may do."""
+
+    def __init__(self) -> None:
+        super().__init__("the runtime rejected the network namespace", code=ErrorCode.NAMESPACE_DENIED)
+
+
 def boot_failure(ending: Ending | None, log: str, *, answered: bool = False) -> RuntimeFailure:
     """Why a sandbox ended before it was ready. `answered`: its agent had spoken, so runsc had done its part."""
     if not answered and (failure := _from_log(log)) is not None:
@@ -57,7 +64,7 @@ def _from_log(log: str) -> RuntimeFailure | None:
     if _NO_MEMORY.search(log):
         return RuntimeFailure(NO_MEMORY, code=ErrorCode.SANDBOX_NOT_READY)
     if _NAMESPACE.search(log):
-        return RuntimeFailure("the runtime rejected the network namespace", code=ErrorCode.NAMESPACE_DENIED)
+        return NamespaceRejected()
     return RuntimeFailure(f"the sandbox runtime could not start the sandbox; {_DOCTOR}", code=ErrorCode.UNKNOWN)
 
 

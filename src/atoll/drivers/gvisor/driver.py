@@ -146,7 +146,7 @@ class GvisorDriver:
         """Start a sandbox and return when its entrypoint stays up."""
         paths = self._layout.instance(spec.instance_id)
         async with self._alone(spec.instance_id):
-            making = asyncio.create_task(self._make(spec, paths))
+            making = asyncio.create_task(self._make_or_again(spec, paths))
             self._creating[spec.instance_id] = making
             try:
                 await making
@@ -216,6 +216,17 @@ class GvisorDriver:
             in_use | here, unused_for_seconds=self._settings.image_unused_seconds, now=self._clock()
         )
 
+    async def _make_or_again(self, spec: InstanceSpec, paths: InstancePaths) -> None:
+        """A start, and another in a second namespace where runsc rejects the first.
+
+        The kernel goes on arranging an interface for a moment after it was made, later on a machine that is busy, and
+        runsc gives up when what it reads changes meanwhile.
+        """
+        try:
+            await self._make(spec, paths)
+        except classify.NamespaceRejected:
+            await self._make(spec, paths)  # begins by removing what is left
+
     async def _make(self, spec: InstanceSpec, paths: InstancePaths) -> None:
         """The steps of a start. The records are on disk before the thing they speak of is used."""
         if shim.alive(paths.folder) is not None and not paths.exit.exists():
@@ -277,7 +288,7 @@ class GvisorDriver:
         if not await shim.gone(paths.folder, seconds=_KILL_SECONDS):
             return error
         log = shim.log_tail(paths.folder)
-        _log.info("a sandbox ended while it started", instance_id=paths.instance_id, log=log[-2_000:])
+        _log.warning("a sandbox ended while it started", instance_id=paths.instance_id, log=log[-2_000:])
         return classify.boot_failure(shim.ending(paths.folder), log, answered=answered)
 
     def _limits(self, spec: InstanceSpec) -> Limits:
