@@ -10,6 +10,7 @@ from tests.plane import ALL_SCOPES, Api, Plane, expect, open_plane, refused
 
 from atoll.domain.gateway import SESSION_SECONDS
 from atoll.domain.identity import Role, Scope
+from atoll.ops.identity import Restrict
 
 EVERYTHING = ["exec", "file", "pty", "signal", "status"]
 
@@ -128,6 +129,16 @@ async def test_a_session_can_do_no_more_than_the_token_that_opened_it(plane: Pla
         (user,) = (await plane.sql("SELECT id FROM users WHERE name = :name", name=change))[0]
         await plane.sql(change, user=user)
         refused(await holder(plane, session).send("GET", session["endpoint"] + "/status"), status)
+
+
+@pytest.mark.spec("SA-009")
+async def test_a_session_is_held_to_what_its_token_is_restricted_to(plane: Plane) -> None:
+    sandbox_id = (await plane.api.ready_sandbox())["sandboxId"]
+    bound = await plane.caller(user="bound", restrict=Restrict(apps=frozenset({plane.api.ids.app})))
+    session = await opened(bound, sandbox_id)
+    expect(await holder(plane, session).send("GET", session["endpoint"] + "/status"), 200)
+    await plane.sql('UPDATE tokens SET restriction = \'{"apps": ["another"]}\' WHERE restriction IS NOT NULL')
+    refused(await holder(plane, session).send("GET", session["endpoint"] + "/status"), 403, "restricted")
 
 
 @pytest.mark.spec("SA-359")

@@ -10,6 +10,7 @@ from atoll.domain.audit import Channel, Origin
 from atoll.domain.gateway import GatewayScope, GatewaySession
 from atoll.domain.identity import Principal
 from atoll.store.database import Transaction
+from atoll.store.identity import restriction_of
 from atoll.store.rows import Mapper
 from atoll.store.tables import gateway_sessions, tokens
 
@@ -20,7 +21,7 @@ _mapper = Mapper(
 
 # Built once: it runs at every call of the gateway.
 _FIND = (
-    select(*_mapper.columns, tokens.c.kind, tokens.c.role, tokens.c.scopes.label("token_scopes"))
+    select(*_mapper.columns, tokens.c.kind, tokens.c.role, tokens.c.scopes.label("token_scopes"), tokens.c.restriction)
     .join_from(gateway_sessions, tokens, tokens.c.id == _s.token_id)
     .where(_s.hash == bindparam("hash"), tokens.c.revoked_at.is_(None))
 )
@@ -59,6 +60,7 @@ def find(tx: Transaction, token_hash: str) -> tuple[GatewaySession, Principal] |
         session.account_id,
         row.role,
         frozenset(row.token_scopes),
+        restriction_of(session.account_id, row.restriction),
         origin=Origin(Channel.GATEWAY),
     )
     return session, principal

@@ -78,7 +78,7 @@ def find_principal(tx: Transaction, token_hash: str) -> Principal | None:
     row = tx.connection.execute(_FIND_PRINCIPAL, {"hash": token_hash}).first()
     if row is None:
         return None
-    restriction = None if row.restriction is None else _restriction(row.account_id, row.restriction)
+    restriction = restriction_of(row.account_id, row.restriction)
     return Principal(row.id, row.kind, row.user_id, row.account_id, row.role, frozenset(row.scopes), restriction)
 
 
@@ -190,7 +190,7 @@ def list_tokens(tx: Transaction, account_id: str | None = None) -> list[TokenRec
             user_name=row.user_name,
             role=row.role,
             scopes=tuple(row.scopes),
-            restriction=None if row.restriction is None else _restriction(row.account_id, row.restriction),
+            restriction=restriction_of(row.account_id, row.restriction),
             created_at=row.created_at,
             revoked_at=row.revoked_at,
         )
@@ -233,7 +233,10 @@ def set_billing(tx: Transaction, account_id: str, *, plan: Plan, credit_micros: 
     )
 
 
-def _restriction(account_id: str, column: Mapping[str, list[str]]) -> Restriction:
+def restriction_of(account_id: str, column: Mapping[str, list[str]] | None) -> Restriction | None:
+    """What a token is restricted to, from its column; None where that is nothing."""
+    if column is None:
+        return None
     chosen = {name: frozenset(column[name]) for name in _RESTRICTED if name in column}
     return Restriction(account_id, **chosen)
 
