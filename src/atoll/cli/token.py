@@ -14,6 +14,7 @@ from atoll.cli.output import emit, reported_errors
 from atoll.cli.store import existing_database
 from atoll.domain.errors import Invalid
 from atoll.domain.identity import Role, Scope, TokenKind
+from atoll.domain.times import rfc3339
 from atoll.ops import identity
 from atoll.settings import Settings, load_settings
 from atoll.store.identity import TokenRecord
@@ -123,8 +124,8 @@ def _record(record: TokenRecord) -> dict[str, object]:
         "role": record.role,
         "scopes": list(record.scopes),
         "restrictedTo": bound,
-        "createdAt": record.created_at.isoformat(timespec="seconds"),
-        "revokedAt": None if record.revoked_at is None else record.revoked_at.isoformat(timespec="seconds"),
+        "createdAt": rfc3339(record.created_at),
+        "revokedAt": None if record.revoked_at is None else rfc3339(record.revoked_at),
     }
 
 
@@ -132,7 +133,7 @@ def _line(record: TokenRecord) -> str:
     state = "revoked" if record.revoked_at else "active "
     scopes = "every scope" if set(record.scopes) == set(Scope) else ",".join(record.scopes)
     bound = "" if record.restriction is None else "  restricted"
-    made = record.created_at.isoformat(timespec="seconds")
+    made = rfc3339(record.created_at)
     whose = f"{record.account_name}/{record.user_name}"
     return f"{record.id}  {state}  {made}  {whose}  {record.kind} {record.role}  {scopes}{bound}"
 
