@@ -29,6 +29,7 @@ from atoll.domain.volume import WORKSPACE
 from atoll.ops.access import load_usable_sandbox
 from atoll.ops.command_admission import admit_or_resume
 from atoll.ops.gateway_session import GatewayCaller, check_again
+from atoll.ops.interruption import interrupted_by
 from atoll.ops.services import Services
 from atoll.store import sandboxes
 from atoll.store.database import Transaction
@@ -41,8 +42,8 @@ TREE_LIMIT_SECONDS = 300.0
 """For one that goes over folders: a list, a recursive delete."""
 STALL_LIMIT_SECONDS = 60.0
 """How long a transfer may stand still, whichever end it waits for."""
-_MAX_PAGE_BYTES = 256 * 1024 * 1024
-"""What a page can be at most: 4 MiB of paths, and a link target of 16 KiB with each of 10,000 entries."""
+_MAX_PAGE_BYTES = 4 * 1024 * 1024
+"""Of paths and of what links lead to, in one page, as the worker counts them."""
 GATHERED_BYTES = 512 * 1024
 """Of a body, sent to a worker at once."""
 MAX_PAGE_ENTRIES = 10_000
@@ -105,32 +106,21 @@ async def translated(limit_seconds: float | None) -> AsyncIterator[None]:
 @asynccontextmanager
 async def while_allowed(services: Services, caller: GatewayCaller, scope: GatewayScope) -> AsyncIterator[None]:
     """Cancel what is inside once the token has ended, and raise why (SA-354, SA-457). Until then it is activity."""
-    task = asyncio.current_task()
-    ended: list[AtollError] = []
 
-    async def guard() -> None:
+    async def refused() -> Exception:
         while True:
             left = (caller.expires_at - services.clock()).total_seconds()
             await asyncio.sleep(min(CHECK_SECONDS, max(left, 0)))
             try:
                 await check_again(services, caller, frozenset({scope}))
                 await services.database.write(lambda tx: sandboxes.touch(tx, caller.sandbox_id))
-            except Exception as error:  # also one nobody expects: what cannot be checked is not allowed
-                unknown = RuntimeFailure("The session could not be looked up.", code=ErrorCode.UNKNOWN)
-                ended.append(error if isinstance(error, AtollError) else unknown)
-                if task is not None:
-                    task.cancel()
-                return
+            except AtollError as error:
+                return error
+            except Exception:  # what cannot be checked is not allowed
+                return RuntimeFailure("The session could not be looked up.", code=ErrorCode.UNKNOWN)
 
-    watcher = asyncio.create_task(guard())
-    try:
+    async with interrupted_by(refused):
         yield
-    except asyncio.CancelledError:
-        if ended and task is not None and task.uncancel() == 0:
-            raise ended[0] from None
-        raise
-    finally:
-        watcher.cancel()
 
 
 async def stat(services: Services, caller: GatewayCaller, path: bytes) -> FileEntry:
@@ -186,6 +176,8 @@ async def write(
 
     A body that breaks off, a full disk or a token that ends meanwhile leaves what was there, and nothing else.
     """
+    if path.endswith(b"/"):
+        raise Invalid("the path of a file does not end with a slash.", field="path")
     given = b"" if mode is None else b"%o" % mode
     async with await open_worker(services, caller, "write", path, given) as worker:
         await _send(worker, body)
@@ -227,11 +219,7 @@ async def _send(worker: FileWorker, body: AsyncIterator[bytes]) -> None:
     """
     waiting = bytearray()
     while not worker.over:
-        try:
-            async with asyncio.timeout(STALL_LIMIT_SECONDS):
-                part = await anext(body, None)
-        except TimeoutError:
-            raise Invalid("The body stood still for too long.") from None
+        part = await anext(body, None)
         waiting += part or b""
         if part is None or len(waiting) >= GATHERED_BYTES:
             async with translated(STALL_LIMIT_SECONDS):

@@ -194,6 +194,23 @@ async def test_a_folder_of_100000_files_is_listed_page_by_page(agent: AgentClien
     assert names(await records(agent, root, "list", "", "1", "3", "099990")) == ["099991", "099992", "099993"]
 
 
+async def test_a_page_of_links_that_lead_far_is_shorter(agent: AgentClient, root: Path) -> None:
+    for number in range(1_500):
+        (root / f"{number:04}").symlink_to("t" * 4_000)
+    seen: list[str] = []
+    after = b""
+    sizes = []
+    while True:
+        page = await records(agent, root, "list", "", "1", "10000", after)
+        sizes.append(sum(len(e.path) + len(e.target) for e in page if isinstance(e, FileEntry)))
+        seen += names(page)
+        if not isinstance(page[-1], More):
+            break
+        after = page[-1].after
+    assert seen == [f"{number:04}" for number in range(1_500)]
+    assert len(sizes) == 2 and 4_000_000 < sizes[0] <= 4 * 1024 * 1024
+
+
 async def test_names_are_bytes(agent: AgentClient, root: Path) -> None:
     odd = [b"\xff\xfe", "snow\u2603".encode(), b"new\nline", b" ", b"-rf", b"\x01\x7f", "e\u0301".encode()]
     for name in odd:

@@ -56,7 +56,7 @@ void output_write(const void *data, size_t len); /* ends the worker when nobody 
 enum fault input_read(void *data, size_t want, size_t *got); /* *got 0: the end */
 enum fault input_exact(void *data, size_t len);
 enum record { RECORD_ENTRY = 1, RECORD_MORE = 2, RECORD_EVENT = 3, RECORD_OVERFLOW = 4, RECORD_COUNTS = 5 };
-void record_entry(int dir, const char *name, const char *path); /* of what is there; nothing when it is gone */
+size_t record_entry(int dir, const char *name, const char *path); /* of what is there; the bytes of its names, 0 when gone */
 void record_stat(const struct stat *st, const char *path, const char *target);
 void record_bytes(enum record kind, uint8_t detail, const char *text);
 void record_counts(const uint64_t *counts, size_t count);

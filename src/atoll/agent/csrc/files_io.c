@@ -129,16 +129,17 @@ void record_stat(const struct stat *st, const char *path, const char *target) {
     write_record(record, at);
 }
 
-void record_entry(int dir, const char *name, const char *path) {
+size_t record_entry(int dir, const char *name, const char *path) {
     struct stat st;
-    if (fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) < 0) return;
+    if (fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) < 0) return 0;
     char target[MAX_PATH_TEXT] = "";
     if (S_ISLNK(st.st_mode)) {
         ssize_t len = readlinkat(dir, name, target, sizeof target - 1);
-        if (len < 0) return;
+        if (len < 0) return 0;
         target[len] = 0;
     }
     record_stat(&st, path, target);
+    return strlen(path) + strlen(target);
 }
 
 void record_bytes(enum record kind, uint8_t detail, const char *text) {

@@ -154,7 +154,7 @@ static enum fault read_names(int folder, const char *from, size_t limit, struct 
 
 struct listing {
     size_t left;       /* entries that may still be shown */
-    size_t bytes_left; /* of their paths; a page of long names is shorter */
+    size_t bytes_left; /* of their paths and targets; a page of long names is shorter */
     bool full;
     unsigned depth;
     char path[MAX_PATH_TEXT];
@@ -190,13 +190,12 @@ static enum fault list_folder(struct listing *l, int folder, unsigned level, siz
         snprintf(l->path + end, sizeof l->path - end, "%s%s", end > 1 ? "/" : "", name);
         bool resumed = head && strcmp(name, from) == 0; /* shown on an earlier page */
         if (!resumed) {
-            if (l->left == 0 || l->bytes_left < MAX_PATH_TEXT) {
+            if (l->left == 0 || l->bytes_left < 2 * MAX_PATH_TEXT) {
                 l->full = true;
                 break;
             }
             l->left--;
-            l->bytes_left -= end + len + 1;
-            record_entry(inside, name, l->path);
+            l->bytes_left -= record_entry(inside, name, l->path);
             memcpy(l->last, l->path + base, strlen(l->path + base) + 1);
         }
         if (level >= l->depth) continue;
