@@ -287,6 +287,46 @@ async def test_a_transfer_ends_with_its_token(monkeypatch: pytest.MonkeyPatch) -
                     pass
 
 
+@pytest.mark.spec("SA-354", "SA-449", "SA-457")
+async def test_input_ends_with_its_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("atoll.ops.gateway_files.CHECK_SECONDS", 0.1)
+    async with open_plane() as plane, served(plane) as api:
+        files = await opened(api)
+        process = expect(await files.call("POST", "/processes", json={"command": ["cat"], "stdin": True}), 201)
+        came = asyncio.Event()
+
+        async def slow() -> AsyncIterator[bytes]:
+            for _ in range(60):
+                yield b"more\n"
+                came.set()
+                await asyncio.sleep(0.05)
+
+        path = f"/processes/{process['execution']['executionId']}/stdin"
+        async with asyncio.timeout(20):
+            writing = asyncio.create_task(files.call("POST", path, content=slow()))
+            await came.wait()
+            await plane.services.database.write(lambda tx: tx.connection.execute(delete(memberships)))
+            refused(await writing, 401, "left the account")
+
+
+@pytest.mark.parametrize("method, path", [("PUT", "/files?path=file"), ("PUT", "/archive"), ("POST", "/stdin")])
+async def test_a_body_that_stands_still_is_given_up(
+    files: Files, monkeypatch: pytest.MonkeyPatch, method: str, path: str
+) -> None:
+    monkeypatch.setattr("atoll.api.gateway.connected.STALL_LIMIT_SECONDS", 0.3)
+    process = expect(await files.call("POST", "/processes", json={"command": ["cat"], "stdin": True}), 201)
+    if path == "/stdin":
+        path = f"/processes/{process['execution']['executionId']}/stdin"
+
+    async def stalled() -> AsyncIterator[bytes]:
+        yield bytes(512)
+        await asyncio.sleep(2)
+
+    async with asyncio.timeout(20):
+        refused(await files.call(method, path, content=stalled()), 400, "stood still for 0.3 seconds")
+    assert await files.entries() == []
+
+
 async def test_a_client_that_does_not_read_holds_up_nobody(files: Files) -> None:
     await files.run("truncate -s 300M big")
     stalled = []

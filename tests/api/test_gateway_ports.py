@@ -122,6 +122,50 @@ while True:
     peer.close()
 """
 
+PINGS = r"""
+# Takes one long message slowly and asks for pongs meanwhile; says what frames came.
+import base64, hashlib, socket, struct, threading, time
+listener = socket.create_server(("127.0.0.1", 8003))
+while True:
+    peer, _ = listener.accept()
+    head = b""
+    while b"\r\n\r\n" not in head and (part := peer.recv(65536)):
+        head += part
+    if not head:
+        continue
+    key = [l.split(b": ")[1] for l in head.split(b"\r\n") if l.lower().startswith(b"sec-websocket-key")][0]
+    accept = base64.b64encode(hashlib.sha1(key + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11").digest())
+    peer.sendall(b"HTTP/1.1 101 S\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+                 b"Sec-WebSocket-Accept: " + accept + b"\r\n\r\n")
+    stream = peer.makefile("rb")
+    pongs = 0
+    def ping():
+        for _ in range(40):
+            peer.sendall(b"\x89\x7d" + b"p" * 125)
+            time.sleep(0.02)
+    pinging = threading.Thread(target=ping)
+    pinging.start()
+    while True:
+        time.sleep(0.4)
+        first, second = stream.read(2)
+        length = second & 127
+        if length == 126:
+            length, = struct.unpack(">H", stream.read(2))
+        elif length == 127:
+            length, = struct.unpack(">Q", stream.read(8))
+        mask = stream.read(4)
+        data = stream.read(length)
+        plain = bytes(b ^ mask[i % 4] for i, b in enumerate(data[:125]))
+        if (first, length, plain) == (0x8A, 125, b"p" * 125):
+            pongs += 1
+            continue
+        pinging.join()
+        said = b"whole" if (first, length, plain) == (0x82, 4_000_000, b"m" * 125) else b"mixed"
+        peer.sendall(b"\x81\x05" + said)
+        peer.close()
+        break
+"""
+
 HOSTILE = r"""
 import socket, time
 listener = socket.create_server(("127.0.0.1", 8002))
@@ -242,3 +286,12 @@ async def test_a_websocket_reaches_a_port(api: Api, files: Files) -> None:
     assert caught.value.response.status_code == 502
     body = json.loads(caught.value.response.body or b"")
     assert body["errorCode"] == "UNKNOWN"
+
+
+@pytest.mark.spec("SA-455")
+async def test_an_answer_to_a_ping_does_not_come_into_the_middle_of_a_message(api: Api, files: Files) -> None:
+    await listening(files, PINGS, 8003)
+    url = str(files.client.base_url).replace("http", "ws") + files.base + "/ports/8003/"
+    async with asyncio.timeout(60), connect(url, additional_headers=files.headers, max_size=None) as socket:
+        await socket.send(b"m" * 4_000_000)
+        assert await socket.recv() == "whole"

@@ -103,6 +103,9 @@ _PATTERN_SENTENCES = {
     r"^[^\x00]*[^\x00\s][^\x00]*$": "must not be blank or contain a NUL character",
     r"^/[^\x00]*$": "must be an absolute path",
     r"^[^=\x00]+$": "must be a name without an equals sign or a NUL character",
+    r"^0?[0-7]{3}$": "must be permission bits in octal, from 0000 to 0777",
+    r"^[\x21-\x7e]*$": "must be ASCII without spaces",
+    r"^[\x21-\x7e]+$": "must be ASCII without spaces",
 }
 
 
@@ -167,7 +170,9 @@ def render(failure: Failure, headers: Mapping[str, str] | None = None) -> Respon
 
 
 INTERNAL = Failure(500, "Something went wrong on our side. Tell the operator the X-Request-Id of this answer.")
-TOO_LARGE = Failure(413, "The body is too large.")
+MAX_BODY_BYTES = 10 * 1024 * 1024
+"""Of a JSON body."""
+TOO_LARGE = Failure(413, f"The body is too large: it may have {MAX_BODY_BYTES // 1024**2} MiB.")
 NO_SUCH_ROUTE = Failure(404, "There is no such operation.")
 
 
@@ -191,13 +196,14 @@ def _sentence(error: Mapping[str, Any]) -> str:
         return (
             "The body must be a JSON object" if kind in _NO_OBJECT else str(error["msg"]).removeprefix("Value error, ")
         )
-    field = ".".join(str(part) for part in path if part != "[key]")[:_LONGEST_FIELD_NAME]
+    field = ".".join(str(part) or '""' for part in path if part != "[key]")[:_LONGEST_FIELD_NAME]
     if kind == "missing":
         return f"{field} is required"
     if kind == "extra_forbidden":
         return f"{field} is not a field of this request"
     if kind == "string_pattern_mismatch":
-        return f"{field} {_PATTERN_SENTENCES.get(error['ctx']['pattern'], 'is malformed')}"
+        pattern = error["ctx"]["pattern"]
+        return f"{field} {_PATTERN_SENTENCES.get(pattern, f'must match {pattern}')}"
     if kind in _KIND_SENTENCES:
         return f"{field} {_KIND_SENTENCES[kind].format(**_limits(error))}"
     message = str(error["msg"])

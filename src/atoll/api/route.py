@@ -18,12 +18,11 @@ from starlette.responses import Response
 
 from atoll.api.audit import audit_refusal
 from atoll.api.auth import authenticate_request
-from atoll.api.errors import TOO_LARGE, render
+from atoll.api.errors import MAX_BODY_BYTES, TOO_LARGE, render
 from atoll.domain.errors import AtollError, Invalid
 from atoll.domain.identity import Principal, Scope, require_scope
 from atoll.ops.services import Services
 
-MAX_BODY_BYTES = 10 * 1024 * 1024
 SCOPE_KEY = "x-required-scope"
 
 

@@ -257,7 +257,7 @@ def check_accepts_commands(sandbox: Sandbox) -> None:
         )
     if sandbox.status is S.SUSPENDED:
         raise Conflict(
-            f"The sandbox is paused; retry after {RETRY_AFTER_SECONDS} seconds.",
+            "The sandbox is paused. Resume it, or run a command in it, which does; then try again.",
             code=ErrorCode.SANDBOX_SUSPENDED,
             retry_after_seconds=RETRY_AFTER_SECONDS,
         )

@@ -38,7 +38,9 @@ async def follow(process: GatewayProcess, from_seq: int) -> AsyncGenerator[Event
     Raises `RuntimeFailure` AGENT_UNREACHABLE once the agent stays away, and what `get_command` raises.
     """
     failures = 0
+    loop = asyncio.get_running_loop()
     while True:
+        asked = loop.time()
         try:
             output = await _page(process, from_seq)
         except RuntimeFailure as failure:
@@ -53,6 +55,8 @@ async def follow(process: GatewayProcess, from_seq: int) -> AsyncGenerator[Event
         from_seq = output.next_seq
         if output.complete or any(isinstance(event, Exit) for event in output.events):
             return
+        if not output.events and loop.time() - asked < _PAUSE_SECONDS:
+            await asyncio.sleep(_PAUSE_SECONDS)  # an agent that has nothing to say should have waited for something
 
 
 async def _page(process: GatewayProcess, from_seq: int) -> CommandOutput:

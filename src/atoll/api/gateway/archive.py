@@ -10,7 +10,8 @@ from starlette.responses import Response
 
 from atoll.api.gateway import file_shapes as shapes
 from atoll.api.gateway.caller import GATEWAY, GatewayRoute
-from atoll.api.gateway.files import FileCall, body_of
+from atoll.api.gateway.connected import body_of
+from atoll.api.gateway.files import FileCall
 from atoll.api.gateway.transfer import TransferResponse
 from atoll.api.openapi import errors
 from atoll.api.sandbox.render import json_response

@@ -146,11 +146,12 @@ def query_bytes(request: Request, name: str) -> bytes:
 def body_bytes(text: str | None, raw: str | None, name: str) -> bytes:
     """A path of a body, in whichever of its two forms it came. Raises `Invalid` for none or both."""
     if (text is None) == (raw is None):
-        raise Invalid("name the path by one of its two fields.", field=name)
+        raw_name = f"raw{name.capitalize()}"
+        raise Invalid(f"give it as text, or percent-encoded as {raw_name}; one of the two.", field=name)
     try:
         return checked(unquote_to_bytes(raw or "") if text is None else text.encode(), name)
     except UnicodeEncodeError:
-        raise Invalid("half a character stands alone.", field=name) from None
+        raise Invalid("it holds half of a surrogate pair, which is no text.", field=name) from None
 
 
 def checked(path: bytes, name: str) -> bytes:

@@ -79,8 +79,9 @@ class _Program:
             self._request.headers,
             port_headers.sent(scope["headers"], port=port, prefix=prefix, scheme=websocket.url.scheme),
         )
-        self._parts: list[bytes] = []
+        self._message = bytearray()
         self._text = False
+        self._sending = asyncio.Lock()
 
     async def shake_hands(self) -> str | None:
         """The subprotocol that the program chose. Raises UNKNOWN when it takes no WebSocket."""
@@ -143,17 +144,19 @@ class _Program:
             return None
         if frame.opcode is not Opcode.CONT:
             self._text = frame.opcode is Opcode.TEXT
-        self._parts.append(bytes(frame.data))
+        self._message += frame.data
         if not frame.fin:
             return None
-        whole = b"".join(self._parts)
-        self._parts.clear()
+        whole = bytes(self._message)
+        self._message.clear()
         return whole.decode("utf-8", "replace") if self._text else whole
 
     async def _flush(self) -> None:
-        for data in self._protocol.data_to_send():
-            if data:
-                await self._connection.send(data)
+        # Messages and answers to pings are sent by two tasks; a frame must not come into the middle of another.
+        async with self._sending:
+            for data in self._protocol.data_to_send():
+                if data:
+                    await self._connection.send(data)
 
 
 def _add(headers: Headers, found: list[port_headers.Header]) -> None:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Annotated
 
 import h11
 from fastapi import APIRouter, Path
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from atoll.api.gateway import port_headers
 from atoll.api.gateway.caller import GATEWAY, GatewayCall, GatewayRoute, gateway_caller
+from atoll.api.gateway.connected import ClientGone, body_of, while_connected
 from atoll.api.openapi import errors
 from atoll.domain.errors import AtollError, ErrorCode, Invalid, RuntimeFailure
 from atoll.domain.gateway import GatewayScope
@@ -28,7 +28,7 @@ RestOfPath = Annotated[str, Path(description="What the program is asked for, wit
 Port = Annotated[int, Path(ge=1, le=65_535, description="A port of the sandbox's loopback.")]
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "HEAD")
 HEAD_LIMIT_SECONDS = 300.0
-"""How long a program may think before it answers."""
+"""How long a program may think before it answers, once it has the whole request."""
 _MAX_HEAD_BYTES = 64 * 1024
 
 
@@ -79,7 +79,7 @@ class Exchange:
         self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=_MAX_HEAD_BYTES)
 
     async def ask(self, request: Request, port: int) -> None:
-        """Send the request; its body as it comes. Raises `Invalid` when the client goes away in the middle of it."""
+        """Send the request; its body as it comes. Raises `Invalid` when that breaks off or stands still."""
         scope = request.scope
         prefix = f"{request.url.path.split('/ports/', 1)[0]}/ports/{port}"
         headers = port_headers.sent(scope["headers"], port=port, prefix=prefix, scheme=request.url.scheme)
@@ -95,23 +95,21 @@ class Exchange:
             head = h11.Request(method=scope["method"], target=asked, headers=headers)
             await self._send(head)
             if length is not None or chunked:
-                async for part in request.stream():
-                    if part:
-                        await self._send(h11.Data(data=part))
+                async for part in body_of(request):
+                    await self._send(h11.Data(data=part))
             await self._send(h11.EndOfMessage())
         except h11.LocalProtocolError:
             raise Invalid("The request cannot be passed on.") from None
-        except ClientDisconnect:
-            raise Invalid("The body ended too early.") from None
 
     async def head(self, upload: asyncio.Task[None]) -> h11.Response:
         """The head of the answer. Raises what became of the request, or UNKNOWN for what is no HTTP."""
         reading = asyncio.create_task(self._head())
         try:
+            # The upload has limits of its own: neither end of it may stand still.
+            await asyncio.wait({reading, upload}, return_when=asyncio.FIRST_COMPLETED)
+            if not reading.done() and upload.exception() is not None:
+                await upload
             async with asyncio.timeout(HEAD_LIMIT_SECONDS):
-                await asyncio.wait({reading, upload}, return_when=asyncio.FIRST_COMPLETED)
-                if not reading.done() and upload.exception() is not None:
-                    await upload
                 return await reading
         except TimeoutError:
             raise _no_answer("The program behind the port does not answer.") from None
@@ -171,50 +169,19 @@ class PortResponse(Response):
         try:
             async with (
                 while_allowed(self._call.services, self._call.caller, GatewayScope.EXEC),
-                _while_wanted(self._upload, receive),
+                while_connected(receive, upload=self._upload),
             ):
                 await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
                 async for part in self._exchange.body():
                     async with asyncio.timeout(STALL_LIMIT_SECONDS):
                         await send({"type": "http.response.body", "body": part, "more_body": True})
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
-        except (AtollError, TimeoutError, _ClientGone):
+        except (AtollError, TimeoutError, ClientGone):
             return
         finally:
             self._upload.cancel()
             self._exchange.connection.close()
             await asyncio.gather(self._upload, return_exceptions=True)
-
-
-class _ClientGone(Exception):  # noqa: N818 - an outcome, not an error of anybody's
-    """The client has closed the connection."""
-
-
-@asynccontextmanager
-async def _while_wanted(upload: asyncio.Task[None], receive: Receive) -> AsyncIterator[None]:
-    """Cancel what is inside once the client has gone; the request's body is read by `upload` until then."""
-    task = asyncio.current_task()
-    gone = False
-
-    async def guard() -> None:
-        nonlocal gone
-        await asyncio.wait({upload})
-        if upload.cancelled() or upload.exception() is None:
-            while (await receive())["type"] != "http.disconnect":
-                pass
-        gone = True
-        if task is not None:
-            task.cancel()
-
-    watcher = asyncio.create_task(guard())
-    try:
-        yield
-    except asyncio.CancelledError:
-        if gone and task is not None and task.uncancel() == 0:
-            raise _ClientGone from None
-        raise
-    finally:
-        watcher.cancel()
 
 
 def _no_answer(sentence: str) -> RuntimeFailure:

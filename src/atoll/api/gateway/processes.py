@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from atoll.api.gateway import shapes
 from atoll.api.gateway.caller import GATEWAY, GatewayCall, GatewayRoute, gateway_caller
+from atoll.api.gateway.connected import body_of
 from atoll.api.openapi import errors
 from atoll.api.sandbox import answers, render
 from atoll.domain.command import PtySize
@@ -18,6 +19,7 @@ from atoll.domain.gateway import GatewayScope, require_gateway_scopes
 from atoll.domain.times import rfc3339
 from atoll.ops import command_read, command_start, gateway_process
 from atoll.ops.command_request import CommandRequest
+from atoll.ops.gateway_files import while_allowed
 
 router = APIRouter(prefix=GATEWAY, route_class=GatewayRoute, tags=["Gateway"])
 
@@ -123,12 +125,14 @@ async def write_stdin(
 ) -> Response:
     """Write the raw body; answers when all of it is in the pipe. With `eof` the input ends there.
 
-    Needs the gateway scope `exec`. It is taken as fast as the process reads; 502 when it reads nothing for 30 seconds.
+    Needs the gateway scope `exec`. It is taken as fast as the process reads; 502 when it reads nothing for 30 seconds,
+    400 when nothing of the body comes for 60.
     """
     process = await gateway_process.running_process(call.services, call.caller, execution_id)
-    written = await gateway_process.write_input(process, request.stream())
-    if query.eof:
-        await process.end_input()
+    async with while_allowed(call.services, call.caller, GatewayScope.EXEC):
+        written = await gateway_process.write_input(process, body_of(request))
+        if query.eof:
+            await process.end_input()
     return render.json_response({"writtenBytes": written})
 
 

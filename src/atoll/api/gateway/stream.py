@@ -56,6 +56,10 @@ CHECK_SECONDS = 5.0
 """How often a stream looks whether its token is still good."""
 MAX_WAITING_INPUT_BYTES = 256 * 1024
 """Input that waits for a process to read it, beyond which no more is taken from the client."""
+_FRAME_BYTES = 128
+"""What a frame of input counts beside its data: an empty one waits too."""
+_PAUSE_SECONDS = 0.3
+"""Before input that was refused is tried again: the agent has waited for a reader, or says so."""
 CLOSE_DONE, CLOSE_FAULT, CLOSE_RETRY = 1000, 1011, 1013
 CLOSE_MALFORMED, CLOSE_UNAUTHENTICATED, CLOSE_FORBIDDEN = 4400, 4401, 4403
 _MAX_REASON_BYTES = 120
@@ -169,7 +173,7 @@ class _Stream:
                     self._input_went.clear()
                     await self._input_went.wait()
                 self._input.append(data)
-                self._input_bytes += len(data)
+                self._input_bytes += len(data) + _FRAME_BYTES
                 self._input_came.set()
             case Acknowledge(seq):
                 self._window.acknowledge(seq)
@@ -210,14 +214,17 @@ class _Stream:
                         raise
                     closed = True
                     await self._tell(refusal)
-            self._input_bytes -= len(data)
+            self._input_bytes -= len(data) + _FRAME_BYTES
             self._input_went.set()
 
     async def _write(self, data: bytes) -> None:
         if not data:
             await self._process.end_input()
         while data:
-            data = data[await self._process.write(data) :]
+            taken = await self._process.write(data)
+            data = data[taken:]
+            if not taken:
+                await asyncio.sleep(_PAUSE_SECONDS)
 
     async def _guard(self) -> None:
         """Raise once the token has ended (SA-354, SA-457)."""

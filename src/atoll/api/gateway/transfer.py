@@ -7,13 +7,14 @@ whichever is first; where it breaks off, the connection is cut, so that the clie
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from atoll.api.gateway.caller import GatewayCall
+from atoll.api.gateway.connected import ClientGone, while_connected
 from atoll.domain.errors import AtollError
 from atoll.domain.gateway import GatewayScope
 from atoll.ops.gateway_files import STALL_LIMIT_SECONDS, while_allowed
@@ -45,7 +46,7 @@ class TransferResponse(Response):
         try:
             async with (
                 while_allowed(self._call.services, self._call.caller, GatewayScope.FILE),
-                _while_connected(receive),
+                while_connected(receive),
                 aclosing(self._parts) as parts,
             ):
                 await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
@@ -53,36 +54,7 @@ class TransferResponse(Response):
                     async with asyncio.timeout(STALL_LIMIT_SECONDS):
                         await send({"type": "http.response.body", "body": part, "more_body": True})
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
-        except (AtollError, TimeoutError, _ClientGone):
+        except (AtollError, TimeoutError, ClientGone):
             return
         finally:
             self._source.close()
-
-
-class _ClientGone(Exception):  # noqa: N818 - an outcome, not an error of anybody's
-    """The client has closed the connection."""
-
-
-@asynccontextmanager
-async def _while_connected(receive: Receive) -> AsyncIterator[None]:
-    """Cancel what is inside once the client has gone."""
-    task = asyncio.current_task()
-    gone = False
-
-    async def guard() -> None:
-        nonlocal gone
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        gone = True
-        if task is not None:
-            task.cancel()
-
-    watcher = asyncio.create_task(guard())
-    try:
-        yield
-    except asyncio.CancelledError:
-        if gone and task is not None and task.uncancel() == 0:
-            raise _ClientGone from None
-        raise
-    finally:
-        watcher.cancel()
