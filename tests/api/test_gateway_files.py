@@ -292,19 +292,20 @@ async def test_input_ends_with_its_token(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("atoll.ops.gateway_files.CHECK_SECONDS", 0.1)
     async with open_plane() as plane, served(plane) as api:
         files = await opened(api)
-        process = expect(await files.call("POST", "/processes", json={"command": ["cat"], "stdin": True}), 201)
-        came = asyncio.Event()
+        process = expect(await files.call("POST", "/processes", json={"command": ["tee", "got"], "stdin": True}), 201)
 
         async def slow() -> AsyncIterator[bytes]:
             for _ in range(60):
                 yield b"more\n"
-                came.set()
                 await asyncio.sleep(0.05)
+
+        async def comes() -> bool:
+            return any(entry["size"] for entry in await files.entries())
 
         path = f"/processes/{process['execution']['executionId']}/stdin"
         async with asyncio.timeout(20):
             writing = asyncio.create_task(files.call("POST", path, content=slow()))
-            await came.wait()
+            await until(comes)  # what stands against it at its beginning is another subject
             await plane.services.database.write(lambda tx: tx.connection.execute(delete(memberships)))
             refused(await writing, 401, "left the account")
 
