@@ -93,6 +93,7 @@ class VolumeMounts:
             for made in (self._root, self._cache, folder, cache):
                 made.mkdir(mode=0o700, parents=True, exist_ok=True)
             await asyncio.to_thread(_write_once, cache / _VOLUME, json.dumps([volume.id, _folder_of(opened)]))
+            await asyncio.to_thread(rclone.mend_marks, cache, opened.folder(volume.id))
             source = rclone.source(opened, volume)
             argv = _detached(rclone.mount_argv(source, folder, volume, cache=cache, log=cache / _LOG))
             await process.run(argv, timeout=_MOUNT_SECONDS, env=rclone.environment(opened))

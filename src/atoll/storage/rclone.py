@@ -13,6 +13,7 @@ import os
 import shutil
 import sysconfig
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 from atoll.domain.volume import PointKind, SharedVolume
@@ -95,6 +96,47 @@ def holds_unstored(cache: Path) -> bool:
     be read: nothing may be concluded from that.
     """
     return any(_is_unstored(mark) for mark in _files_below(cache / "vfsMeta"))
+
+
+def mend_marks(cache: Path, data: Path | None) -> None:
+    """Make torn marks whole where it is certain that the cache has all of the file: the next rclone drops the others.
+
+    A rclone that is killed while it rewrites a mark leaves it empty. What it has not cached of a file reads as zero
+    bytes there, so one without any is whole; and one that is not in `data`, the folder that is served, is new. Only
+    while no rclone serves the cache. Blocks for as long as it takes to read the files of torn marks. Raises `OSError`.
+    """
+    for mark in list(_files_below(cache / "vfsMeta")):
+        if not _is_torn(mark):
+            continue
+        relative = mark.relative_to(cache / "vfsMeta")
+        cached = cache / "vfs" / relative
+        # The first part names the remote, and the folder that it serves follows.
+        served = None if data is None else Path("/", *relative.parts[1:])
+        is_new = data is not None and served is not None and served.is_relative_to(data) and not os.path.lexists(served)
+        with contextlib.suppress(FileNotFoundError):
+            if is_new or _has_no_zero(cached):
+                size, now = cached.stat().st_size, datetime.now(UTC).isoformat()
+                whole = {"Pos": 0, "Size": size}
+                told = {"ModTime": now, "ATime": now, "Size": size, "Rs": [whole], "Fingerprint": "", "Dirty": True}
+                mark.write_text(json.dumps(told))
+
+
+def _is_torn(mark: Path) -> bool:
+    try:
+        json.loads(mark.read_bytes())
+    except FileNotFoundError:
+        return False
+    except ValueError:
+        return True
+    return False
+
+
+def _has_no_zero(file: Path) -> bool:
+    with file.open("rb") as opened:
+        while part := opened.read(1024 * 1024):
+            if b"\0" in part:
+                return False
+    return True
 
 
 def _is_unstored(mark: Path) -> bool:

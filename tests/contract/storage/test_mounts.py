@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import json
 import os
 import signal
 import subprocess
@@ -216,3 +217,45 @@ async def test_what_a_cache_belongs_to_is_never_guessed(rig: Rig, tmp_path: Path
             await rig.settle(seconds=1)
     assert rig.looked_up == []
     assert marks.exists()
+
+
+@pytest.mark.spec("SA-072")
+@pytest.mark.parametrize(
+    ("cached", "stored", "mended"),
+    [
+        (b"all of it", b"before", True),
+        (b"new\0and whole", None, True),
+        (b"\0\0\0end", b"begin", False),  # what is zero may be what was not cached
+    ],
+)
+def test_a_torn_mark_is_made_whole_where_the_cache_surely_has_the_file(
+    tmp_path: Path, cached: bytes, stored: bytes | None, mended: bool
+) -> None:
+    """What a rclone leaves that is killed while it rewrites the mark of a file that was just closed."""
+    cache, data = tmp_path / "cache", tmp_path / "data"
+    data.mkdir()
+    if stored is not None:
+        (data / "file").write_bytes(stored)
+    mark, file = (cache / kind / ":local" / data.relative_to("/") / "file" for kind in ("vfsMeta", "vfs"))
+    for path, content in ((mark, b""), (file, cached)):
+        path.parent.mkdir(parents=True)
+        path.write_bytes(content)
+    rclone.mend_marks(cache, data)
+    found = mark.read_bytes()
+    assert (json.loads(found)["Rs"] if found else None) == ([{"Pos": 0, "Size": len(cached)}] if mended else None)
+    assert rclone.holds_unstored(cache)
+
+
+@pytest.mark.spec("SA-072")
+async def test_a_file_whose_mark_is_torn_is_stored_all_the_same(rig: Rig) -> None:
+    folder = await rig.attach()
+    [server] = VolumeMounts._servers(folder)
+    os.kill(server, signal.SIGKILL)
+    await rig.mounts.unmount(INSTANCE)
+    cache = rig.mounts.cache(INSTANCE)
+    for kind, content in (("vfsMeta", ""), ("vfs", "closed\n")):
+        path = cache / kind / ":local" / rig.data.relative_to("/") / "file"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    await rig.settle()
+    assert (rig.data / "file").read_text() == "closed\n"
