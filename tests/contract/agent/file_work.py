@@ -36,9 +36,12 @@ def root() -> Iterator[Path]:
 
 
 @contextlib.asynccontextmanager
-async def worker(agent: AgentClient, root: Path, operation: str, *arguments: bytes | str) -> AsyncIterator[FileWorker]:
+async def worker(
+    agent: AgentClient, root: Path, operation: str, *arguments: bytes | str, volume: Path | None = None
+) -> AsyncIterator[FileWorker]:
     words = [word.encode() if isinstance(word, str) else word for word in arguments]
-    stream = await agent.open_files(worker_arguments(operation, *words, roots=[os.fsencode(root)]))
+    roots = [os.fsencode(folder) for folder in (root, volume) if folder is not None]
+    stream = await agent.open_files(worker_arguments(operation, *words, roots=roots))
     async with asyncio.timeout(60), FileWorker(stream) as made:
         yield made
 

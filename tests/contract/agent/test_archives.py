@@ -16,7 +16,7 @@ from tests.contract.agent.file_work import (
 )
 
 from atoll.agent.connection import AgentClient
-from atoll.agent.files import Refused
+from atoll.agent.files import FileFault, Refused
 from atoll.domain.files import Counts, Fault
 
 
@@ -129,3 +129,23 @@ async def test_what_is_no_archive_is_refused(agent: AgentClient, root: Path, dat
     _, failed = await unpack(agent, root, "", data)
     assert failed is Fault.BAD_INPUT
     assert content(root) == []
+
+
+UNREADABLE = Path("/sys/devices/virtual/net/lo/speed")
+"""Has a size, and every read of it fails."""
+
+
+async def test_a_file_that_cannot_be_read_to_its_end_breaks_the_archive_off(agent: AgentClient) -> None:
+    """Filled up with zeros it would look whole."""
+    with pytest.raises(FileFault):
+        await pack(agent, UNREADABLE.parent, UNREADABLE.name)
+
+
+@pytest.mark.spec("SA-453")
+async def test_entries_that_may_not_be_looked_at_break_the_archive_off(agent: AgentClient, root: Path) -> None:
+    (root / "closed").mkdir()
+    (root / "closed" / "file").write_text("x")
+    (root / "closed").chmod(0o744)
+    with pytest.raises(FileFault) as caught:
+        await pack(agent, root, "")
+    assert caught.value.fault is Fault.DENIED

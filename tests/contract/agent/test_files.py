@@ -27,6 +27,7 @@ from tests.contract.agent.file_work import (
 from atoll.agent.connection import AgentClient
 from atoll.agent.files import FileFault, More, worker_arguments
 from atoll.domain.files import Change, ChangeKind, EntryType, Fault, FileEntry
+from atoll.drivers.process import run
 
 
 @pytest.mark.spec("SA-451")
@@ -162,6 +163,23 @@ async def test_what_is_not_a_file_is_refused_and_does_not_hang(agent: AgentClien
     assert await fault(agent, root, "read", "nothing") is Fault.NOT_FOUND
     assert await fault(agent, root, "read", "pipe/x") is Fault.NOT_FOLDER
     assert await fault(agent, root, "read", "n" * 256) is Fault.NAME_TOO_LONG
+
+
+@pytest.mark.parametrize("path", ["volume", "above"])
+async def test_a_delete_that_meets_the_volume_takes_nothing_from_it(agent: AgentClient, root: Path, path: str) -> None:
+    volume = root / "volume" if path == "volume" else root / "above" / "volume"
+    volume.mkdir(parents=True)
+    await run(["mount", "-t", "tmpfs", "-o", "mode=777", "none", str(volume)], timeout=10)
+    try:
+        (volume / "kept").write_text("stored")
+        os.chown(volume.parent, OWNER, OWNER)
+        async with worker(agent, root, "delete", path, "recursive", volume=volume) as work:
+            with pytest.raises(FileFault) as caught:
+                await work.finished()
+        assert caught.value.fault is Fault.BUSY
+        assert content(volume) == ["kept"]
+    finally:
+        await run(["umount", str(volume)], timeout=10)
 
 
 @pytest.mark.spec("SA-452")

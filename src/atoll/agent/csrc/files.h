@@ -5,6 +5,7 @@
 #ifndef ATOLL_FILES_H
 #define ATOLL_FILES_H
 
+#include <dirent.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -80,6 +81,8 @@ enum last_link { LINK_FOLLOW, LINK_KEEP };
 enum missing { MISSING_REFUSE, MISSING_LAST, MISSING_MAKE /* the folders above it */ };
 
 enum fault roots_open(char **paths, size_t count);
+bool is_root(const struct stat *st); /* whatever its path is by now */
+struct dirent *next_entry(DIR *listing, enum fault *fault); /* NULL at the end, and where it cannot be read on */
 /* Relative paths begin at the first root. */
 enum fault place_find(const char *path, enum last_link last, enum missing missing, struct place *found);
 enum fault place_root(const struct place *base); /* from now on there is no root but this folder */

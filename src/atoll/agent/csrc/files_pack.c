@@ -54,45 +54,53 @@ static void pad(uint64_t len) {
 }
 
 /* A file that shrinks meanwhile is filled up with zeros, as its size is said before; one that grows is cut. */
-static void pack_file(int fd, const struct stat *st, const char *path) {
+static enum fault pack_file(int fd, const struct stat *st, const char *path) {
     const char *link = st->st_nlink > 1 ? earlier_name(st, path) : NULL;
     begin_entry(link ? '1' : '0', st, path, link ? link : "");
-    if (link) return;
+    if (link) return FAULT_NONE;
     uint64_t left = (uint64_t)st->st_size;
     while (left > 0) {
         ssize_t got = read(fd, part, left < PART_BYTES ? (size_t)left : PART_BYTES);
         if (got < 0 && errno == EINTR) continue;
-        if (got <= 0) break;
+        if (got < 0) return fault_of(errno); /* filled up, the archive would look whole */
+        if (got == 0) break;
         output_write(part, (size_t)got);
         left -= (uint64_t)got;
     }
     pad(left + tar_padding((uint64_t)st->st_size));
+    return FAULT_NONE;
 }
 
-static void pack_link(int dir, const char *name, const struct stat *st, const char *path) {
+/* What went away while the archive was made is left out; what cannot be looked at breaks it off. */
+static enum fault unless_gone(int error) {
+    return error == ENOENT || error == ENOTDIR || error == ELOOP ? FAULT_NONE : fault_of(error);
+}
+
+static enum fault pack_link(int dir, const char *name, const struct stat *st, const char *path) {
     static char target[MAX_PATH_TEXT];
     ssize_t len = readlinkat(dir, name, target, sizeof target - 1);
-    if (len < 0) return;
+    if (len < 0) return errno == EINVAL ? FAULT_NONE : unless_gone(errno); /* EINVAL: it is no link any more */
     target[len] = 0;
     begin_entry('2', st, path, target);
+    return FAULT_NONE;
 }
 
 static enum fault pack_folder(int folder, const char *path, unsigned level);
 
 static enum fault pack_entry(int dir, const char *name, const char *path, unsigned level) {
     struct stat st;
-    if (fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) < 0) return FAULT_NONE; /* gone */
-    if (S_ISLNK(st.st_mode)) pack_link(dir, name, &st, path);
+    if (fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) < 0) return unless_gone(errno);
+    if (S_ISLNK(st.st_mode)) return pack_link(dir, name, &st, path);
     if (!S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode)) return FAULT_NONE; /* devices, pipes and sockets are passed over */
     int fd = openat(dir, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
-    if (fd < 0) return errno == ENOENT || errno == ELOOP ? FAULT_NONE : fault_of(errno);
+    if (fd < 0) return unless_gone(errno);
     if (fstat(fd, &st) == 0 && S_ISDIR(st.st_mode)) {
         begin_entry('5', &st, path, "");
         return pack_folder(fd, path, level + 1);
     }
-    if (S_ISREG(st.st_mode)) pack_file(fd, &st, path);
+    enum fault fault = S_ISREG(st.st_mode) ? pack_file(fd, &st, path) : FAULT_NONE;
     close(fd);
-    return FAULT_NONE;
+    return fault;
 }
 
 /* Takes the descriptor. */
@@ -103,7 +111,7 @@ static enum fault pack_folder(int folder, const char *path, unsigned level) {
         return level > MAX_LEVELS ? FAULT_TOO_DEEP : FAULT_UNKNOWN;
     }
     enum fault fault = FAULT_NONE;
-    for (struct dirent *found; !fault && (found = readdir(listing)) != NULL;) {
+    for (struct dirent *found; !fault && (found = next_entry(listing, &fault)) != NULL;) {
         char inner[MAX_PATH_TEXT];
         if (strcmp(found->d_name, ".") == 0 || strcmp(found->d_name, "..") == 0) continue;
         int len = snprintf(inner, sizeof inner - 2, "%s%s%s", path, *path ? "/" : "", found->d_name);

@@ -37,6 +37,20 @@ enum fault roots_open(char **paths, size_t count) {
     return FAULT_NONE;
 }
 
+bool is_root(const struct stat *st) {
+    struct stat root;
+    for (size_t i = 0; i < root_count; i++)
+        if (fstat(roots[i].fd, &root) == 0 && root.st_dev == st->st_dev && root.st_ino == st->st_ino) return true;
+    return false;
+}
+
+struct dirent *next_entry(DIR *listing, enum fault *fault) {
+    errno = 0;
+    struct dirent *entry = readdir(listing);
+    if (entry == NULL && errno != 0) *fault = fault_of(errno);
+    return entry;
+}
+
 static void walk_up(void) {
     if (walk.depth > 0) close(walk.fds[walk.depth--]);
 }

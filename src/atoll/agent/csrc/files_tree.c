@@ -13,8 +13,7 @@
 enum { DELETE_PASSES = 8, LIST_PAGE_BYTES = 4 * 1024 * 1024 };
 
 static enum fault show(const struct place *p) {
-    record_entry(p->dir, p->name, p->path);
-    return FAULT_NONE;
+    return record_entry(p->dir, p->name, p->path) ? FAULT_NONE : FAULT_NOT_FOUND;
 }
 
 /* stat PATH: a link is shown itself, not followed */
@@ -64,7 +63,12 @@ static enum fault delete_entry(int folder, const char *name, unsigned level) {
     if (errno != EISDIR && errno != EPERM) return fault_of(errno);
     int error = errno, inner = openat(folder, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (inner < 0) return fault_of(errno == ENOTDIR || errno == ELOOP ? error : errno);
-    enum fault fault = delete_content(inner, level + 1);
+    struct stat st;
+    enum fault fault = fstat(inner, &st) < 0 ? fault_of(errno) : is_root(&st) ? FAULT_BUSY : FAULT_NONE;
+    if (fault)
+        close(inner);
+    else
+        fault = delete_content(inner, level + 1);
     if (fault) return fault;
     if (unlinkat(folder, name, AT_REMOVEDIR) == 0 || errno == ENOENT) return FAULT_NONE;
     return fault_of(errno);
@@ -86,7 +90,7 @@ static enum fault delete_content(int folder, unsigned level) {
     for (int pass = 0; pass < DELETE_PASSES && any && !fault; pass++) {
         any = false;
         rewinddir(listing);
-        for (struct dirent *entry; !fault && (entry = readdir(listing)) != NULL;) {
+        for (struct dirent *entry; !fault && (entry = next_entry(listing, &fault)) != NULL;) {
             if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) continue;
             any = true;
             fault = delete_entry(dirfd(listing), entry->d_name, level);
@@ -96,12 +100,12 @@ static enum fault delete_content(int folder, unsigned level) {
     return fault;
 }
 
-/* delete PATH empty|recursive: a link itself, never what it leads to; the root stays */
+/* delete PATH empty|recursive: a link itself, never what it leads to; roots stay, with all that is in them */
 enum fault files_delete(char **arguments) {
     struct place p;
     enum fault fault = place_find(arguments[0], LINK_KEEP, MISSING_REFUSE, &p);
     if (fault) return fault;
-    if (strcmp(p.name, ".") == 0) return FAULT_BUSY;
+    if (is_root(&p.st)) return FAULT_BUSY;
     if (!S_ISDIR(p.st.st_mode)) return unlinkat(p.dir, p.name, 0) < 0 ? fault_of(errno) : FAULT_NONE;
     if (strcmp(arguments[1], "recursive") == 0) {
         int folder;
@@ -137,7 +141,8 @@ static enum fault read_names(int folder, const char *from, size_t limit, struct 
     }
     size_t cap = 256, most = 2 * limit + 256;
     n->list = must_resize(NULL, cap * sizeof *n->list);
-    for (struct dirent *entry; (entry = readdir(listing)) != NULL;) {
+    enum fault fault = FAULT_NONE;
+    for (struct dirent *entry; (entry = next_entry(listing, &fault)) != NULL;) {
         if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) continue;
         if (strcmp(entry->d_name, from) < 0 || strlen(entry->d_name) >= NAME_BYTES) continue;
         if (n->count == cap && cap < most) {
@@ -149,7 +154,7 @@ static enum fault read_names(int folder, const char *from, size_t limit, struct 
     }
     closedir(listing);
     keep_smallest(n, limit);
-    return FAULT_NONE;
+    return fault;
 }
 
 struct listing {
