@@ -39,6 +39,7 @@ _OPTIONS = (
     *("--config", "/dev/null", "--log-level", "ERROR", "--use-mmap", "--buffer-size", "4M"),
 )
 _RESTING_MEMORY = "32MiB"
+_PART_BYTES = 1024 * 1024
 
 
 def program() -> str:
@@ -95,57 +96,56 @@ def holds_unstored(cache: Path) -> bool:
     off by a crash, and then the next rclone takes it away: until then it waits. Raises `OSError` when the marks cannot
     be read: nothing may be concluded from that.
     """
-    return any(_is_unstored(mark) for mark in _files_below(cache / "vfsMeta"))
+    return any(_is_dirty(mark) is not False for mark in _files_below(cache / "vfsMeta"))
 
 
 def mend_marks(cache: Path, data: Path | None) -> None:
     """Make torn marks whole where it is certain that the cache has all of the file: the next rclone drops the others.
 
-    A rclone that is killed while it rewrites a mark leaves it empty. What it has not cached of a file reads as zero
-    bytes there, so one without any is whole; and one that is not in `data`, the folder that is served, is new. Only
-    while no rclone serves the cache. Blocks for as long as it takes to read the files of torn marks. Raises `OSError`.
+    A rclone that is killed while it rewrites a mark leaves it empty. `data` is the folder that is served, if it is one.
+    Only while no rclone serves the cache. Blocks for as long as it takes to read the files of torn marks. Raises
+    `OSError`.
     """
     for mark in list(_files_below(cache / "vfsMeta")):
-        if not _is_torn(mark):
+        if _is_dirty(mark) is not None:
             continue
         relative = mark.relative_to(cache / "vfsMeta")
         cached = cache / "vfs" / relative
-        # The first part names the remote, and the folder that it serves follows.
-        served = None if data is None else Path("/", *relative.parts[1:])
-        is_new = data is not None and served is not None and served.is_relative_to(data) and not os.path.lexists(served)
+        # The first part names the remote; where that is a folder of this machine, its path follows.
+        served = Path("/", *relative.parts[1:])
+        is_new = data is not None and served.is_relative_to(data) and not os.path.lexists(served)
         with contextlib.suppress(FileNotFoundError):
-            if is_new or _has_no_zero(cached):
-                size, now = cached.stat().st_size, datetime.now(UTC).isoformat()
-                whole = {"Pos": 0, "Size": size}
-                told = {"ModTime": now, "ATime": now, "Size": size, "Rs": [whole], "Fingerprint": "", "Dirty": True}
-                mark.write_text(json.dumps(told))
+            if is_new or _is_surely_whole(cached):
+                mark.write_text(json.dumps(_dirty_mark(cached.stat())))
 
 
-def _is_torn(mark: Path) -> bool:
-    try:
-        json.loads(mark.read_bytes())
-    except FileNotFoundError:
-        return False
-    except ValueError:
-        return True
-    return False
+def _is_surely_whole(cached: Path) -> bool:
+    """What is not cached of a file reads as zero bytes; an empty one may not have been given its size yet."""
+    with cached.open("rb") as file:
+        part = file.read(_PART_BYTES)
+        if not part:
+            return False
+        while part and b"\0" not in part:
+            part = file.read(_PART_BYTES)
+        return not part
 
 
-def _has_no_zero(file: Path) -> bool:
-    with file.open("rb") as opened:
-        while part := opened.read(1024 * 1024):
-            if b"\0" in part:
-                return False
-    return True
+def _dirty_mark(cached: os.stat_result) -> dict[str, object]:
+    """What rclone writes down of a file that it has whole and has not stored."""
+    changed = datetime.fromtimestamp(cached.st_mtime, UTC).isoformat()
+    whole = {"Pos": 0, "Size": cached.st_size}
+    times = {"ModTime": changed, "ATime": changed}
+    return times | {"Size": cached.st_size, "Rs": [whole], "Fingerprint": "", "Dirty": True}
 
 
-def _is_unstored(mark: Path) -> bool:
+def _is_dirty(mark: Path) -> bool | None:
+    """Whether a file is marked as not stored yet; None for a mark that is torn. Raises `OSError`."""
     try:
         return json.loads(mark.read_bytes()).get("Dirty") is True
     except FileNotFoundError:
         return False
     except (ValueError, AttributeError):
-        return True
+        return None
 
 
 def _files_below(folder: Path) -> Iterator[Path]:

@@ -226,6 +226,9 @@ async def test_what_a_cache_belongs_to_is_never_guessed(rig: Rig, tmp_path: Path
         (b"all of it", b"before", True),
         (b"new\0and whole", None, True),
         (b"\0\0\0end", b"begin", False),  # what is zero may be what was not cached
+        (b"whole" * 300_000 + b"\0", b"begin", False),
+        (b"", b"before", False),  # it may not have been given its size yet
+        (b"", None, True),
     ],
 )
 def test_a_torn_mark_is_made_whole_where_the_cache_surely_has_the_file(
