@@ -74,20 +74,32 @@ class Handler(BaseHTTPRequestHandler):
 ThreadingHTTPServer(("127.0.0.1", 8000), Handler).serve_forever()
 """
 
-SOCKETS = r"""
-import base64, hashlib, socket, struct
-listener = socket.create_server(("::1", 8001), family=socket.AF_INET6)
-while True:
-    peer, _ = listener.accept()
+HANDSHAKE = r"""
+import base64, hashlib, socket, struct, threading, time
+
+def shake_hands(peer, lines=b""):
+    # The head of what was asked; nothing for a connection that asks for nothing.
     head = b""
     while b"\r\n\r\n" not in head and (part := peer.recv(65536)):
         head += part
+    if head:
+        key = [l.split(b": ")[1] for l in head.split(b"\r\n") if l.lower().startswith(b"sec-websocket-key")][0]
+        accept = base64.b64encode(hashlib.sha1(key + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11").digest())
+        peer.sendall(b"HTTP/1.1 101 S\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n" + lines
+                     + b"Sec-WebSocket-Accept: " + accept + b"\r\n\r\n")
+    return head
+
+"""
+
+SOCKETS = (
+    HANDSHAKE
+    + r"""
+listener = socket.create_server(("::1", 8001), family=socket.AF_INET6)
+while True:
+    peer, _ = listener.accept()
+    head = shake_hands(peer, b"Sec-WebSocket-Protocol: chat\r\n")
     if not head:
         continue
-    key = [l.split(b": ")[1] for l in head.split(b"\r\n") if l.lower().startswith(b"sec-websocket-key")][0]
-    accept = base64.b64encode(hashlib.sha1(key + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11").digest())
-    peer.sendall(b"HTTP/1.1 101 S\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Protocol: chat\r\n"
-                 b"Sec-WebSocket-Accept: " + accept + b"\r\n\r\n")
     said = head if b"atoll" not in head.lower().split(b"x-forwarded")[0] else b"leaked " + head
     said = b"clean" if b"Bearer" not in said and b"bearer" not in said and b"leaked" not in said else said
     peer.sendall(b"\x81" + bytes([len(said)]) + said if len(said) < 126 else b"\x81\x05wrong")
@@ -121,22 +133,17 @@ while True:
         pass
     peer.close()
 """
+)
 
-PINGS = r"""
+PINGS = (
+    HANDSHAKE
+    + r"""
 # Takes one long message slowly and asks for pongs meanwhile; says what frames came.
-import base64, hashlib, socket, struct, threading, time
 listener = socket.create_server(("127.0.0.1", 8003))
 while True:
     peer, _ = listener.accept()
-    head = b""
-    while b"\r\n\r\n" not in head and (part := peer.recv(65536)):
-        head += part
-    if not head:
+    if not shake_hands(peer):
         continue
-    key = [l.split(b": ")[1] for l in head.split(b"\r\n") if l.lower().startswith(b"sec-websocket-key")][0]
-    accept = base64.b64encode(hashlib.sha1(key + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11").digest())
-    peer.sendall(b"HTTP/1.1 101 S\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-                 b"Sec-WebSocket-Accept: " + accept + b"\r\n\r\n")
     stream = peer.makefile("rb")
     pongs = 0
     def ping():
@@ -165,6 +172,7 @@ while True:
         peer.close()
         break
 """
+)
 
 HOSTILE = r"""
 import socket, time

@@ -146,18 +146,24 @@ def test_an_image_that_the_registry_does_not_have_fails_a_create_for_good(
         assert_ends_cleanly(server, client, sandbox, before)
 
 
-@pytest.mark.spec("SA-066", "SA-385", "SA-401")
-def test_a_runsc_that_breaks_fails_a_create_with_unknown_and_mends(idle_server: AtollServer, tmp_path: Path) -> None:
-    broken, program = tmp_path / "broken", tmp_path / "runsc"
-    program.write_text(
-        f'#!/bin/sh\n[ -e "{broken}" ] || exec runsc "$@"\n'
-        'echo "running container: creating container: something is broken at /run/secret" >&2\nexit 128\n'
-    )
+def start_with_runsc(server: AtollServer, program: Path, script: str) -> Client:
+    """Start a server whose runsc is a shell script."""
+    program.write_text(f"#!/bin/sh\n{script}")
     program.chmod(0o755)
-    server = idle_server
     server.set_environment(ATOLL_RUNSC=str(program))
     server.start()
-    client = server.client()
+    return server.client()
+
+
+@pytest.mark.spec("SA-066", "SA-385", "SA-401")
+def test_a_runsc_that_breaks_fails_a_create_with_unknown_and_mends(idle_server: AtollServer, tmp_path: Path) -> None:
+    broken, server = tmp_path / "broken", idle_server
+    client = start_with_runsc(
+        server,
+        tmp_path / "runsc",
+        f'[ -e "{broken}" ] || exec runsc "$@"\n'
+        'echo "running container: creating container: something is broken at /run/secret" >&2\nexit 128\n',
+    )
     before = leaks.snapshot(server.data_dir)
     broken.touch()
     sandbox = failed(client, "broken runsc")
@@ -172,18 +178,15 @@ def test_a_runsc_that_breaks_fails_a_create_with_unknown_and_mends(idle_server: 
 def test_a_namespace_that_runsc_rejects_is_replaced_once(
     idle_server: AtollServer, tmp_path: Path, times: int, outcome: tuple[str, str | None]
 ) -> None:
-    rejections, program = tmp_path / "rejections", tmp_path / "runsc"
-    program.write_text(
-        f'#!/bin/sh\nfirst=$(ls "{rejections}" 2>/dev/null | head -n 1)\n'
+    rejections, server = tmp_path / "rejections", idle_server
+    client = start_with_runsc(
+        server,
+        tmp_path / "runsc",
+        f'first=$(ls "{rejections}" 2>/dev/null | head -n 1)\n'
         f'[ -n "$first" ] && rm "{rejections}/$first" || exec runsc "$@"\n'
         'echo "running container: starting container: setting up network: creating interfaces from net namespace'
-        ' \\"/run/netns/x\\": interrupted system call" >&2\nexit 128\n'
+        ' \\"/run/netns/x\\": interrupted system call" >&2\nexit 128\n',
     )
-    program.chmod(0o755)
-    server = idle_server
-    server.set_environment(ATOLL_RUNSC=str(program))
-    server.start()
-    client = server.client()
     before = leaks.snapshot(server.data_dir)
     rejections.mkdir()
     for number in range(times):
