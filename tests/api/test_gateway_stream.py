@@ -108,8 +108,9 @@ async def test_a_terminal_echoes_and_changes_its_size_and_takes_an_interrupt(pla
         await s.resize(44, 123)
         await s.stdin(b"stty size\n")
         await s.until(b"44 123")
-        await s.stdin(b"sleep 100\n")
-        await s.until(b"sleep 100")
+        # Not the echo of the line: until the program is in the foreground, an interrupt is the shell's.
+        await s.stdin(b"sh -c 'echo be''gun; exec sleep 100'\n")
+        await s.until(b"begun")
         await s.stdin(b"\x03")
         await s.stdin(b"echo $((6*7))\nexit 5\n")
         assert await s.drain() == 1000
